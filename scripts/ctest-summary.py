@@ -71,9 +71,10 @@ class Summary:
             self.whole_skip(name, output)
             return
         if status != "run":
-            failure = case.find("failure")
-            message = (failure.get("message") if failure is not None else None) or status
-            self.fail(name, message, output)
+            node = skip if skip is not None else case.find("failure")
+            message = node.get("message") if node is not None else None
+            # ctest gives no message for an exit code or a time-out: the seconds tell them apart.
+            self.fail(name, message or f"{status} after {float(case.get('time') or 0):.1f} s", output)
             return
         # Parts of a passed test that did not run.
         parts = [(name, reason) for reason in SKIP_LINE.findall(output)]
@@ -96,8 +97,11 @@ def main():
         with open(arguments.file, encoding="utf-8", errors="replace") as log:
             summary.whole_skip(arguments.one, log.read())
     else:
-        for case in ElementTree.parse(arguments.file).getroot().iter("testcase"):
+        cases = list(ElementTree.parse(arguments.file).getroot().iter("testcase"))
+        for case in cases:
             summary.case(case)
+        if not cases:
+            summary.fail("the suite", "no test has its label", "")
     print(f"counts {summary.passed} {summary.failed} {summary.skipped}")
 
 

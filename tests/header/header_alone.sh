@@ -12,4 +12,4 @@ standard=c17
 [ "$language" = c ] || standard=c++17
 printf '#include <kvcellar/%s>\n#include <kvcellar/%s>\n' "$header" "$header" |
 	"$compiler" -x "$language" -std="$standard" -fsyntax-only -I "$KVC_SOURCE_DIR/include" \
-		-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror -
+		-Wall -Wextra -Wpedantic -Werror -

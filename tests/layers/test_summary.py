@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that scripts/ctest-summary.py counts no failure and no unlisted skip as a pass.
+
+    test_summary.py PATH_OF_CTEST_SUMMARY
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PASS = '<testcase name="{}" status="run"><system-out>{}</system-out></testcase>'
+FAIL = ('<testcase name="{}" status="fail"><failure message="Failed"/>'
+        '<system-out>{}</system-out></testcase>')
+SKIP = ('<testcase name="{}" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>'
+        '<system-out>{}</system-out></testcase>')
+NOT_RUN = ('<testcase name="{}" status="notrun"><skipped message="Unable to find executable"/>'
+           '<system-out>{}</system-out></testcase>')
+
+# what happened, the test cases, expected counts, text that must be shown
+CASES = [
+    ("a pass", [PASS.format("a", "fine")], "1 0 0", ""),
+    ("a failure shows its output", [FAIL.format("a", "first\nlast words")], "0 1 0", "last words"),
+    ("a listed skip", [SKIP.format("skippable.x", "SKIP: no loop device")], "0 0 1",
+     "no loop device"),
+    ("an unlisted skip", [SKIP.format("other", "SKIP: no mood")], "0 1 0", "does not list"),
+    ("a skip without a reason", [SKIP.format("skippable.x", "bye")], "0 1 0", "without a line"),
+    ("a program that is missing", [NOT_RUN.format("a", "")], "0 1 0", "Unable to find"),
+    ("a part skipped in a pass", [PASS.format("a", "SKIP: no xfs")], "0 1 0", "no xfs"),
+    ("a listed part skipped in a pass", [PASS.format("skippable.y", "SKIP: no xfs")], "1 0 1",
+     "no xfs"),
+    ("an unlisted cmocka skip", [PASS.format("a", "[  SKIPPED ] t_one\n[  SKIPPED ] t_one")],
+     "0 1 0", "a/t_one"),
+    ("a listed cmocka skip", [PASS.format("unit", "[  SKIPPED ] t_one\n[  SKIPPED ] t_one")],
+     "1 0 1", "unit/t_one"),
+    ("an empty suite", [], "0 1 0", "no test has its label"),
+]
+
+
+def main():
+    summary = sys.argv[1]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        allowed = pathlib.Path(folder, "allowed")
+        allowed.write_text("# comment\n\nskippable.*  a reason\nunit/t_one  another\n")
+        results = pathlib.Path(folder, "results.xml")
+        for what, cases, counts, shown in CASES:
+            results.write_text("<testsuite>" + "".join(cases) + "</testsuite>")
+            run = subprocess.run([sys.executable, summary, "--allowed", str(allowed), str(results)],
+                                 stdout=subprocess.PIPE, text=True, check=False)
+            lines = run.stdout.splitlines()
+            if run.returncode or not lines or lines[-1] != f"counts {counts}" or \
+                    shown not in run.stdout:
+                failed += 1
+                print(f"{what}: expected 'counts {counts}' and '{shown}', got:\n{run.stdout}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
