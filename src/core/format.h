@@ -8,6 +8,12 @@
 #define KVC_FORMAT_MAJOR 1u
 #define KVC_FORMAT_MINOR 0u
 
+/* How objects are named and routed (option "naming", kept in root.json). */
+enum kvc_naming {
+	KVC_NAMING_KVCELLAR = 0,
+	KVC_NAMING_NIXL = 1,
+};
+
 #define KVC_BLOCK_BYTES 4096u	/* parts begin on multiples of it */
 #define KVC_TRAILER_BYTES 4096u /* the last block of an object */
 #define KVC_NAME_BYTES_MAX 255u /* of one component of a path */
