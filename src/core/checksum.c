@@ -7,6 +7,7 @@
 
 /* XXH_INLINE_ALL would fix the instruction set at compile time; the dispatcher picks AVX2 or
  * AVX-512 where the CPU has it (twice as fast on hot data). Other machines: plain xxhash.h. */
+#define XXH_STATIC_LINKING_ONLY /* the state lies on the stack */
 #if defined(__x86_64__) || defined(__i386__)
 #include <xxh_x86dispatch.h>
 #else
