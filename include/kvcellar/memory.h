@@ -27,6 +27,10 @@ enum kvc_memory_kind {
 	KVC_MEMORY_PLUGIN = 2, /* host memory that a plugin handed out (3FS iov, GUSLI, UCX) */
 };
 
+enum kvc_memory_flag {
+	KVC_MEMORY_DISCARD = 1u << 0, /* its content may be lost when it is registered */
+};
+
 /*
  * struct kvc_memory - one contiguous region. Since 0.1.
  * @size       sizeof(struct kvc_memory); fields past it are taken as 0
@@ -34,8 +38,9 @@ enum kvc_memory_kind {
  * @device     ordinal of the CUDA device; 0 for host memory
  * @addr       first byte; need not be aligned
  * @bytes      length, > 0
- * @fd         memfd or dma-buf that backs the region, or 0 when there is none
+ * @fd         memfd or dma-buf that backs the region, or <= 0 when there is none
  * @fd_offset  where the region begins in fd
+ * @flags      enum kvc_memory_flag
  * The region stays the caller's; it must stay mapped until it is deregistered.
  */
 struct kvc_memory {
@@ -45,7 +50,7 @@ struct kvc_memory {
 	void *addr;
 	uint64_t bytes;
 	int32_t fd;
-	uint32_t reserved;
+	uint32_t flags;
 	uint64_t fd_offset;
 };
 

@@ -10,26 +10,34 @@
  * Objects       backend (a configured plugin) > root (a directory, bucket + prefix, device)
  *               > queue (one thread at a time, one root: a stalled root blocks no other)
  * Control calls may block and must be thread-safe. Data calls are made by one thread per queue.
- * Return values are 0 or positive on success, a negative errno otherwise.
+ * Return values are 0 or positive on success, a negative errno otherwise. "One thread at a time"
+ * means that a queue may move between threads from call to call, in order; nothing may depend on
+ * which thread it was.
  *
  * The contract, which the conformance suite checks:
  *  1. An object becomes visible whole or not at all. Splitting to device limits happens inside.
  *  2. A descriptor, its ranges, its name and its scratch belong to the queue from acceptance until
  *     its one completion has been returned by poll(); they stay valid and unchanged that long.
  *  3. submit() returns how many it accepted, from the front (may be fewer than offered), or a
- *     negative errno with none accepted. -EAGAIN is the only backpressure. It never waits for a
- *     completion.
+ *     negative errno with none accepted. -EAGAIN is the only backpressure; every other errno means
+ *     that the queue can take nothing any more. It never waits for a completion. What is wrong with
+ *     one descriptor comes with its completion. Completions come in any order.
  *  4. A miss is -ENOENT; IF_ABSENT that loses is -EEXIST; a short transfer completes with its byte
- *     count. Only the library decides that data is corrupt, and only it removes.
+ *     count; a READ past the end completes with 0 and object_bytes. The bytes of one READ are of
+ *     one version of the object, else -ESTALE. Only the library decides that data is corrupt, and
+ *     only it removes.
  *  5. Plugins never read the environment, never write to a stream and never log above debug. Why
  *     something was refused goes to host->reason().
  *  6. After cancel() each outstanding descriptor still gets its one completion, -ECANCELED or its
  *     result; -EBUSY from cancel() says that some of them still own memory for an unknown time.
  *  7. Threads end at backend_close(), or it returns -EBUSY and the plugin stays loaded.
  *  8. A failed descriptor never harms another one, nor the next one on its queue.
+ *  9. A negative errno from poll() means that the queue is broken; outstanding descriptors then
+ *     still own their memory, and cancel() settles them.
  *
  * Compatibility: KVC_PLUGIN_ABI changes only when an existing slot or field changes its meaning.
- * Structs and the vtable grow at the end; `size` tells how much the other side knows.
+ * Structs and the vtable grow at the end; `size` tells how much the other side knows. kvc_range,
+ * kvc_setting and kvc_completion come in arrays and are fixed.
  */
 #ifndef KVCELLAR_PLUGIN_H
 #define KVCELLAR_PLUGIN_H
@@ -58,16 +66,19 @@ enum kvc_option_flag {
 /* One row of an option table: validates the setting, and makes help, sample and docs. */
 struct kvc_option {
 	const char *name;
-	const char *type;	   /* boolean integer float string list size */
+	const char *type;	   /* boolean integer float string list size table */
 	const char *unit;	   /* "ms", "bytes", ... or "" */
 	const char *default_value; /* as text, or "" */
 	const char *range;	   /* "[64, 1048576]", "dram | dram_zc | auto", or "" */
 	const char *help;	   /* one sentence */
+	const char *aliases;	   /* other names, comma separated, or NULL */
+	const char *env;	   /* environment variables, comma separated, or NULL */
 	uint32_t flags;		   /* enum kvc_option_flag */
 	uint32_t reserved;
 };
 
-/* One effective option: its default when the user gave none. Booleans are "true" or "false". */
+/* One effective option: its default when the user gave none. Booleans are "true" or "false";
+ * entry k of a table option comes as "option.k". */
 struct kvc_setting {
 	const char *name;
 	const char *value;
@@ -85,20 +96,22 @@ enum kvc_op {
 
 enum kvc_range_flag {
 	/* Only on the last range of a whole-object WRITE: its bytes become valid when
-	 * host->fill(cookie) returns 0. The plugin calls fill once, from any thread, after it
-	 * has started the other ranges, and writes this one before it publishes. A plugin
+	 * host->fill(cookie) returns 0. The plugin calls fill at most once, from any thread,
+	 * after it has started the other ranges, and writes this one before it publishes. A plugin
 	 * without KVC_ATTRIBUTE_LATE never sees the flag: the library fills first. */
 	KVC_RANGE_LATE = 1u << 0,
 };
 
 /* struct kvc_range - a piece of memory that takes part in a transfer.
- * addr and bytes are multiples of attributes.alignment. */
+ * addr and bytes are multiples of attributes.alignment. Kinds may differ within a descriptor: a
+ * payload in device memory, its trailer in host memory. */
 struct kvc_range {
 	void *addr;
 	uint64_t bytes;
-	uint64_t registration; /* from memory_register, or 0 */
+	uint64_t registration; /* from memory_register, or 0; never 0 with NEEDS_REGISTERED */
 	uint32_t flags;	       /* enum kvc_range_flag */
-	uint32_t reserved;
+	uint16_t kind;	       /* enum kvc_memory_kind */
+	uint16_t device;
 };
 
 enum kvc_descriptor_flag {
@@ -116,7 +129,9 @@ enum kvc_descriptor_flag {
  *               attributes.max_ranges
  * @if_version   REMOVE: remove only when the object still is this version (from a completion);
  *               {0, 0} = in any case. A mismatch completes with -ESTALE and removes nothing
- * @cookie       the library's; comes back in the completion
+ * @cookie       the library's, not 0; comes back in the completion
+ * @deadline_ns  CLOCK_MONOTONIC time after which the result is of no use (retries inside the
+ *               plugin end there), or 0. The library cancels by itself
  * @scratch      attributes.scratch_bytes of the plugin's own use, 16-byte aligned, not cleared
  */
 struct kvc_descriptor {
@@ -131,7 +146,11 @@ struct kvc_descriptor {
 	uint64_t if_version[2];
 	uint64_t cookie;
 	void *scratch;
+	uint64_t deadline_ns;
 };
+
+/* object_bytes of a plugin that knows that an object exists but not its size. */
+#define KVC_BYTES_UNKNOWN UINT64_MAX
 
 /*
  * struct kvc_completion - how a descriptor ended.
@@ -144,6 +163,8 @@ struct kvc_completion {
 	int64_t result;
 	uint64_t object_bytes;
 	uint64_t version[2];
+	uint32_t flags; /* 0 */
+	uint32_t reserved;
 };
 
 /* ---------------------------------------------------------------- what a root can do */
@@ -161,24 +182,28 @@ enum kvc_attribute_flag {
 	KVC_ATTRIBUTE_FOLDERS = 1u << 9,	   /* folders cost: names get a hash folder */
 	KVC_ATTRIBUTE_READ_ONLY = 1u << 10,	   /* writes would end in -EROFS */
 	KVC_ATTRIBUTE_DIRECT = 1u << 11,	   /* I/O goes around the page cache */
+	KVC_ATTRIBUTE_DEVICE = 1u << 12,	   /* one container of fixed size, named "" */
+	KVC_ATTRIBUTE_REMOVES = 1u << 13,	   /* REMOVE works */
+	KVC_ATTRIBUTE_SIZES = 1u << 14,		   /* object_bytes is known, also to STAT */
 };
 
 #define KVC_ATTRIBUTE_TEXT_BYTES 256
 
-/* struct kvc_attributes - filled by root_query(). Texts are terminated by NUL. */
+/* struct kvc_attributes - filled by root_query(), which may be called at any time: note is what
+ * holds now. Pointers stay valid while the root is open. size is set by the caller. */
 struct kvc_attributes {
 	size_t size;
 	uint64_t max_object_bytes;
 	uint32_t max_ranges;   /* per descriptor, >= 4 */
 	uint32_t max_depth;    /* largest useful queue depth */
 	uint32_t alignment;    /* of range addresses, lengths and offsets; power of two, <= 4096 */
-	uint32_t memory_kinds; /* bit (1 << enum kvc_memory_kind) for each kind that ranges may be */
+	uint32_t memory_kinds; /* bit (1 << enum kvc_memory_kind) of each kind; 0 = host only */
 	uint32_t scratch_bytes;
 	uint32_t flags;				   /* enum kvc_attribute_flag */
 	char io_engine[32];			   /* "io_uring", "threads", ..., or "" */
 	char file_system[32];			   /* "ext4", "s3", "memory", ... */
 	char note[KVC_ATTRIBUTE_TEXT_BYTES];	   /* a fallback that was taken, and why; or "" */
-	char local_path[KVC_ATTRIBUTE_TEXT_BYTES]; /* the root's folder on this host, or "" */
+	const char *local_path; /* folder on this host for housekeeping (the root itself), or NULL */
 };
 
 /* struct kvc_usage - space of the device behind a root. Absent figures are 0. */
@@ -190,6 +215,7 @@ struct kvc_usage {
 };
 
 struct kvc_list_entry {
+	size_t size;
 	const char *name; /* relative to the root; valid during the call */
 	uint32_t name_bytes;
 	uint32_t reserved;
@@ -211,7 +237,8 @@ struct kvc_backend_params;
 /*
  * struct kvc_host - the library's services, valid until backend_close() has returned 0.
  * @log_debug   one line of debug text
- * @reason      why the control call that is about to fail on this thread fails; the last one counts
+ * @reason      cookie 0: why the control call that is about to fail on this thread fails; else why
+ *              the descriptor with this cookie fails. The last one counts
  * @fill        makes the LATE range of the descriptor with this cookie valid; 0 or negative errno,
  *              which then is the descriptor's result. From any thread, once per descriptor
  * @step        NULL, or called between the steps of a publish with the step's name. For tests
@@ -220,11 +247,11 @@ struct kvc_backend_params;
  */
 struct kvc_host {
 	uint32_t abi;
-	uint32_t reserved;
+	uint32_t descriptor_bytes; /* sizeof(struct kvc_descriptor) of the library */
 	size_t size;
 	void *context;
 	void (*log_debug)(void *context, const char *text);
-	void (*reason)(void *context, const char *text);
+	void (*reason)(void *context, uint64_t cookie, const char *text);
 	int (*fill)(void *context, uint64_t cookie);
 	void (*step)(void *context, const char *step);
 	const struct kvc_plugin *lower;
@@ -262,6 +289,12 @@ struct kvc_root_params {
 	uint32_t reserved;
 };
 
+struct kvc_queue_params {
+	size_t size;
+	uint32_t depth; /* descriptors that may be outstanding, <= attributes.max_depth */
+	uint32_t flags; /* 0 */
+};
+
 enum kvc_plugin_flag {
 	KVC_PLUGIN_STACKS = 1u << 0, /* needs host->lower; its option "lower" names that plugin */
 };
@@ -278,7 +311,9 @@ struct kvc_plugin {
 	const char *summary;
 	const struct kvc_option *options; /* NULL when the library's own table has the section */
 	uint32_t option_count;
-	uint32_t flags; /* enum kvc_plugin_flag */
+	uint32_t option_bytes; /* sizeof(struct kvc_option) of the plugin */
+	uint32_t flags;	       /* enum kvc_plugin_flag */
+	uint32_t reserved;
 
 	/* control: may block, thread-safe */
 
@@ -293,21 +328,29 @@ struct kvc_plugin {
 	int (*root_query)(struct kvc_plugin_root *root, struct kvc_attributes *out);
 
 	/* optional: memory that transfers will use often. Failure is no error: ranges then come
-	 * with registration 0. */
+	 * with registration 0, or, with NEEDS_REGISTERED, through memory_alloc()ed memory. */
 	int (*memory_register)(struct kvc_plugin_backend *backend, const struct kvc_memory *memory,
 			       uint64_t *out_registration);
 	int (*memory_deregister)(struct kvc_plugin_backend *backend, uint64_t registration);
-	/* optional: memory of the plugin's own (KVC_MEMORY_PLUGIN); out->size is set by the caller. */
+	/* optional: memory of the plugin's own (KVC_MEMORY_PLUGIN), registered; out->size is set by
+	 * the caller. */
 	int (*memory_alloc)(struct kvc_plugin_backend *backend, uint64_t bytes,
-			    struct kvc_memory *out);
-	int (*memory_free)(struct kvc_plugin_backend *backend, const struct kvc_memory *memory);
+			    struct kvc_memory *out, uint64_t *out_registration);
+	int (*memory_free)(struct kvc_plugin_backend *backend, uint64_t registration);
+	/* needed when memory_kinds has more than host memory: copies between any two kinds that it
+	 * names; from any thread; returns when it is done. */
+	int (*memory_copy)(struct kvc_plugin_backend *backend, void *to,
+			   const struct kvc_memory *to_memory, const void *from,
+			   const struct kvc_memory *from_memory, uint64_t bytes);
 
 	/* optional, with KVC_ATTRIBUTE_IN_PLACE: fully allocated files or device areas.
-	 * bytes = 0 opens an existing one; else it is created, or found with exactly that size. */
+	 * bytes = 0 opens an existing one; else it is created (by one of the processes that try), or
+	 * found with exactly that size (-EEXIST otherwise). close: -EBUSY while I/O is outstanding. */
 	int (*container_open)(struct kvc_plugin_root *root, const char *name, uint64_t bytes,
 			      struct kvc_plugin_container **out, uint64_t *out_bytes);
 	int (*container_resize)(struct kvc_plugin_container *container, uint64_t bytes);
 	int (*container_close)(struct kvc_plugin_container *container);
+	int (*container_remove)(struct kvc_plugin_root *root, const char *name);
 
 	/* optional, with KVC_ATTRIBUTE_LISTS: every published object whose name begins with
 	 * prefix, in any order; temporary files and housekeeping of the plugin are left out. */
@@ -318,9 +361,9 @@ struct kvc_plugin {
 	/* optional: reclaim what dead writers left behind; returns the count, >= 0. */
 	int64_t (*reclaim)(struct kvc_plugin_root *root);
 
-	/* data: one thread per queue at a time */
+	/* data: one thread at a time per queue */
 
-	int (*queue_create)(struct kvc_plugin_root *root, uint32_t depth,
+	int (*queue_create)(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
 			    struct kvc_plugin_queue **out);
 	/* 0, or -EBUSY while descriptors are outstanding: the queue then stays as it is. */
 	int (*queue_destroy)(struct kvc_plugin_queue *queue);
@@ -330,10 +373,12 @@ struct kvc_plugin {
 	 * Returns the count, 0 when the time is over. */
 	int (*poll)(struct kvc_plugin_queue *queue, struct kvc_completion *out, uint32_t max,
 		    uint64_t wait_ns);
-	/* optional: a descriptor that poll(2) finds readable when poll() would return something;
-	 * it stays the queue's. */
+	/* optional: a descriptor that poll(2) finds readable when poll() would return something,
+	 * provided that poll() has returned 0 before; it stays the queue's. */
 	int (*event_fd)(struct kvc_plugin_queue *queue);
-	int (*cancel)(struct kvc_plugin_queue *queue);
+	/* Ends these descriptors early, or all outstanding ones (descriptors NULL, count 0). */
+	int (*cancel)(struct kvc_plugin_queue *queue,
+		      const struct kvc_descriptor *const *descriptors, uint32_t count);
 };
 
 /* The one symbol of a plugin. The vtable is const and lives as long as the plugin is loaded. */
