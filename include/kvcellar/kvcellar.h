@@ -11,10 +11,14 @@
  *  - 0 or positive is success, negative is an errno of the function's list; -EINVAL (an argument
  *    makes no sense) and -ENOMEM may come from any function that returns int.
  *    kvc_last_error() has the detail text of the calling thread's last failure.
- *  - Outputs are written only on success.
+ *  - Outputs are written only on success, but for *out_bytes of kvc_object_get() with -ENOBUFS.
  *  - Every struct begins with `size` = sizeof(struct ...), set by the caller; a field that an older
- *    caller does not know is 0, and 0 means the default. Structs grow at the end only.
- *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent.
+ *    caller does not know is 0, and 0 means the default. Structs grow at the end only. In arrays
+ *    of such structs element 0's size is the stride, and all must be equal. A size that is too
+ *    small for version 0.1 is -EINVAL; bytes past what the library knows must be 0 (-E2BIG).
+ *    Structs that callbacks get have it set by the library.
+ *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent. Closing a handle
+ *    that another thread is using is the caller's error.
  *  - Store, namespace, pool and batch calls are thread-safe. A config belongs to one thread.
  *  - Text outputs work like snprintf: the length of the whole text without NUL comes back, what
  *    fits (always with NUL) is written; buffer may be NULL when bytes is 0.
@@ -240,8 +244,8 @@ struct kvc_operation_stats {
 	uint64_t calls;
 	uint64_t pages;
 	uint64_t bytes; /* payload moved for pages that ended OK */
-	uint64_t statuses[8]; /* by enum kvc_status */
-	uint64_t causes[32];  /* by enum kvc_cause */
+	uint64_t statuses[16]; /* by enum kvc_status */
+	uint64_t causes[64];   /* by enum kvc_cause */
 	uint64_t latency_us_sum;
 	uint64_t latency_us[KVC_HISTOGRAM_BUCKETS];
 };
@@ -261,7 +265,7 @@ struct kvc_operation_stats {
  */
 struct kvc_stats {
 	size_t size;
-	struct kvc_operation_stats operations[KVC_OPERATION_COUNT];
+	struct kvc_operation_stats operations[8]; /* by enum kvc_operation */
 	uint64_t overruns;
 	uint64_t retries;
 	uint64_t bounced;
@@ -297,7 +301,7 @@ KVC_API int kvc_stats_text(const struct kvc_stats *stats, int format, char *buff
  */
 struct kvc_root_usage {
 	size_t size;
-	char path[256];
+	const char *path; /* valid while the store is open */
 	char uuid[37];
 	char state[27]; /* "ok", "suspect", ... */
 	uint64_t own_bytes;
@@ -394,12 +398,16 @@ KVC_API int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry
 /*
  * kvc_memory_register - memory that transfers will use: plugins pin or register it once, for all
  * pools in it. Transfers from memory that was never registered work too.
- * Errors: -EINVAL; -ENOTSUP (no root can move this kind of memory).
+ * Addresses that were never registered are taken as host memory.
+ * Errors: -EINVAL; -EEXIST (overlaps another region; the same one again is counted); -ENOTSUP (no
+ * root can move this kind of memory); -EPERM (the plugin would lose its content and
+ * KVC_MEMORY_DISCARD is not given).
  */
 KVC_API int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory,
 				struct kvc_region **out);
 
-/* kvc_memory_deregister - -EBUSY while a transfer uses it. */
+/* kvc_memory_deregister - -EBUSY while a transfer uses it; open pools in it may go on, without the
+ * registration. */
 KVC_API int kvc_memory_deregister(struct kvc_region *region);
 
 /* How the pages of a pool lie in memory (docs/data-path.md has the shapes). */
@@ -423,9 +431,14 @@ enum kvc_byte_order {
  * struct kvc_part - one part (K, V, scale, ...) of every page of a pool.
  * @name    "k", "v", "temporal", "conv_0", ...: [a-z0-9_]{1,16}; the suffix in nixl naming.
  *          NULL: k, v for two parts, the number otherwise
- * @base    address of page 0 of this part; NULL: the pool has no memory (exists, where, remove)
+ * @base    address of page 0 of this part; NULL: transfers bring kvc_transfer.buffers, or move
+ *          nothing (exists, remove, where)
  * With KVC_LAYOUT_EXPLICIT the page with index p is piece_count pieces of piece_bytes each, at
  * base + p * page_stride_bytes + j * piece_stride_bytes, j = 0 .. piece_count-1.
+ * @piece_bases  where pieces have no constant stride (a tensor per layer): piece_count addresses of
+ *          page 0, instead of base and piece_stride_bytes; copied by kvc_pool_open()
+ * @group_stride_bytes   with tp_lcm_size: piece_bytes is one head group's, and group i lies i times
+ *          this much further
  * With the other layouts these come from the tensor's shape:
  * @token_count     tokens that the tensor holds, a multiple of page_tokens
  * @layer_count, @head_count, @head_bytes    head_bytes: one head of one token in one layer
@@ -434,6 +447,7 @@ struct kvc_part {
 	size_t size;
 	const char *name;
 	void *base;
+	void *const *piece_bases;
 	uint64_t piece_bytes;
 	uint64_t piece_stride_bytes;
 	uint64_t page_stride_bytes;
@@ -442,6 +456,7 @@ struct kvc_part {
 	uint64_t token_count;
 	uint32_t head_count;
 	uint32_t head_bytes;
+	uint64_t group_stride_bytes;
 };
 
 enum kvc_pool_flag {
@@ -459,8 +474,6 @@ enum kvc_pool_flag {
  * @page_tokens of this pool; 0 = the namespace's
  * @per_rank    pages differ between tp ranks even when the namespace is MLA. KVC_AUTO: only for
  *              pools named mamba
- * The explicit layout with head groups (tp_lcm_size): piece_bytes is one group's, group i lies
- * group_stride_bytes further.
  */
 struct kvc_pool_params {
 	size_t size;
@@ -472,7 +485,6 @@ struct kvc_pool_params {
 	uint32_t byte_order;  /* enum kvc_byte_order */
 	uint32_t flags;	      /* enum kvc_pool_flag */
 	uint64_t page_count;
-	uint64_t group_stride_bytes;
 	uint32_t page_tokens;
 	uint32_t per_rank; /* enum kvc_tristate */
 };
@@ -564,14 +576,15 @@ struct kvc_transfer {
 KVC_API int kvc_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count);
 
 /*
- * kvc_batch_start - the same by the store's I/O threads. Transfers, keys, indices, results and the
- * pools' memory stay valid until kvc_batch_wait() or kvc_batch_poll() has returned 1.
+ * kvc_batch_start - the same by the store's I/O threads. Transfers, keys and their data,
+ * parents, indices, buffers, results and the pools' memory stay valid until kvc_batch_wait() or kvc_batch_poll() has returned 1.
  * Errors: as kvc_batch_run(); -EAGAIN: too many batches are waiting.
  */
 KVC_API int kvc_batch_start(struct kvc_store *store, struct kvc_transfer *transfers, size_t count,
 			    struct kvc_batch **out);
 
-/* kvc_batch_wait - 1 when it is done, 0 when timeout_ms went by. kvc_batch_poll - without waiting. */
+/* kvc_batch_wait - 1 when it is done, 0 when timeout_ms went by (UINT32_MAX = no limit).
+ * kvc_batch_poll - without waiting. */
 KVC_API int kvc_batch_wait(struct kvc_batch *batch, uint32_t timeout_ms);
 KVC_API int kvc_batch_poll(struct kvc_batch *batch);
 
@@ -641,7 +654,8 @@ KVC_API int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, s
  * @ns_id          namespace; "" in nixl naming
  * @name           object name
  * @root_path      root; @path  where it lies in it
- * @payload_bytes  0 when not known (bare files of naming = "nixl")
+ * @key            the page's key as far as the name tells it, else {NULL, 0}
+ * @pool_name      likewise, else NULL
  */
 struct kvc_object_info {
 	size_t size;
@@ -652,6 +666,8 @@ struct kvc_object_info {
 	uint64_t stored_bytes;
 	uint64_t allocated_bytes;
 	int64_t modified_ns;
+	struct kvc_key key;
+	const char *pool_name;
 };
 typedef int (*kvc_object_fn)(void *context, const struct kvc_object_info *info);
 
