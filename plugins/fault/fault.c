@@ -92,6 +92,15 @@ static void lower_host_init(struct kvc_plugin_backend *backend,
 	};
 }
 
+/* true, false, or as the plugin below (-1). */
+static int read_as_below(const struct kvc_backend_params *params, const char *name, int *out)
+{
+	*out = -1;
+	if (strcmp(kvc_setting_text(params, name, "lower"), "lower") == 0)
+		return 0;
+	return kvc_setting_bool(params, name, out);
+}
+
 static int settings_read(const struct kvc_backend_params *params,
 			 struct kvc_plugin_backend *backend)
 {
@@ -99,10 +108,10 @@ static int settings_read(const struct kvc_backend_params *params,
 	uint64_t seed = 0;
 	int rc;
 
-	rc = kvc_setting_bool(params, "cancellable", &backend->cancellable);
+	rc = read_as_below(params, "cancellable", &backend->cancellable);
 	if (rc < 0)
 		return rc;
-	rc = kvc_setting_bool(params, "local", &backend->local);
+	rc = read_as_below(params, "local", &backend->local);
 	if (rc < 0)
 		return rc;
 	rc = kvc_setting_u64(params, "seed", 0, &seed);

@@ -32,7 +32,7 @@ static int mem_backend_open(const struct kvc_backend_params *params,
 		return rc;
 	if (latency_us > UINT64_C(3600000000))
 		return kvc_host_refuse(params->host, -EINVAL, "latency_us is more than an hour");
-	rc = kvc_setting_u64(params, "capacity", 0, &capacity);
+	rc = kvc_setting_u64(params, "max_bytes", 0, &capacity);
 	if (rc < 0)
 		return rc;
 	backend = calloc(1, sizeof(*backend));
