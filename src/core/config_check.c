@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules between options. */
+#include "core/config_internal.h"
+#include "core/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The one switch for the packed storage layout. */
+#define PACKED_IS_BUILT 0
+
+static const char *top_text(const struct kvc_effective *effective, const char *name)
+{
+	const char *text = json_string_value(json_object_get(effective->top, name));
+
+	return text ? text : "";
+}
+
+static bool is_given(const struct kvc_effective *effective, const char *path)
+{
+	return json_object_get(effective->origins, path) != NULL;
+}
+
+/* ---------------------------------------------------------------- top level */
+
+static int check_watermarks(struct kvc_effective *effective)
+{
+	static const char *const names[] = { "l3_cleaner_high_watermark",
+					     "l3_cleaner_low_watermark" };
+	double high = json_real_value(json_object_get(effective->top, names[0]));
+	double low = json_real_value(json_object_get(effective->top, names[1]));
+	bool small = false;
+	double value;
+	int rc = 0;
+
+	for (size_t i = 0; i < 2 && rc == 0; i++) {
+		value = i == 0 ? high : low;
+		if (value > 1 || !is_given(effective, names[i]))
+			continue;
+		small = true;
+		rc = kvc_warn(effective,
+			      "%s: watermarks are percent; %g means %g percent of the file "
+			      "system, write %g for that share of the whole",
+			      names[i], value, value, 100 * value);
+	}
+	if (rc < 0)
+		return rc;
+	if (!(low < high))
+		return kvc_fail(-EINVAL,
+				"l3_cleaner_low_watermark (%g) must be lower than "
+				"l3_cleaner_high_watermark (%g)%s",
+				low, high, small ? "; both are percent, 0 to 100" : "");
+	return 0;
+}
+
+static int check_layout(const struct kvc_effective *effective)
+{
+	if (strcmp(top_text(effective, "storage_layout"), "packed") != 0)
+		return 0;
+	if (strcmp(top_text(effective, "naming"), "nixl") == 0)
+		return kvc_fail(-EINVAL, "storage_layout: \"packed\" does not go with naming = "
+					 "\"nixl\", which stores one file per object");
+	if (json_is_false(json_object_get(effective->top, "l3_cleaner_enabled")) &&
+	    json_is_null(json_object_get(effective->top, "capacity")))
+		return kvc_fail(-EINVAL, "storage_layout: \"packed\" with l3_cleaner_enabled = "
+					 "false needs capacity");
+	if (!PACKED_IS_BUILT)
+		return kvc_fail(-EINVAL, "storage_layout: \"packed\" is not built; use \"auto\" or "
+					 "\"files\"");
+	return 0;
+}
+
+static int check_mode(const struct kvc_effective *effective)
+{
+	const char *mode = top_text(effective, "mode");
+	size_t digits = strspn(mode, "01234567");
+	char quoted[KVC_QUOTED_BYTES];
+	unsigned long bits;
+
+	if (mode[digits] || digits < 3 || digits > 4)
+		return kvc_fail(-EINVAL, "mode: %s is not an octal access mode such as \"0600\"",
+				kvc_quote(quoted, mode));
+	bits = strtoul(mode, NULL, 8);
+	if (bits & ~0664ul || (bits & 0600) != 0600)
+		return kvc_fail(-EINVAL,
+				"mode: %s; the owner must be able to read and write, others "
+				"not to write, and nobody to execute (0600, 0640, 0660, 0664 ...)",
+				mode);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- storage_dirs */
+
+/* The folder without symlinks; what does not exist yet is appended as it stands. */
+static char *canonical_folder(const char *path)
+{
+	char *copy = strdup(path), *slash, *real = NULL, *joined = NULL;
+	char *rest;
+
+	if (!copy)
+		return NULL;
+	for (slash = copy + strlen(copy); slash > copy + 1 && slash[-1] == '/'; slash--)
+		slash[-1] = '\0';
+	real = realpath(copy, NULL);
+	if (real || strcmp(copy, "/") == 0 || strcmp(copy, ".") == 0) {
+		free(copy);
+		return real ? real : strdup(path);
+	}
+	slash = strrchr(copy, '/');
+	rest = slash ? slash + 1 : copy;
+	if (slash)
+		*slash = '\0';
+	real = canonical_folder(!slash ? "." : slash == copy ? "/" : copy);
+	if (real && strcmp(rest, ".") == 0) {
+		free(copy);
+		return real;
+	}
+	if (real && strcmp(rest, "..") == 0) {
+		slash = strrchr(real, '/');
+		if (slash)
+			slash[slash == real] = '\0';
+		free(copy);
+		return real;
+	}
+	if (real && asprintf(&joined, "%s/%s", strcmp(real, "/") == 0 ? "" : real, rest) < 0)
+		joined = NULL;
+	free(real);
+	free(copy);
+	return joined;
+}
+
+/* One folder under two names, also by a second mount of it. */
+static bool is_same_folder(const char *a, const char *b)
+{
+	struct stat first, second;
+
+	if (strcmp(a, b) == 0)
+		return true;
+	return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+	       first.st_ino == second.st_ino;
+}
+
+static int compare_folders(const json_t *folders, char **canonical, size_t count)
+{
+	char a[KVC_QUOTED_BYTES], b[KVC_QUOTED_BYTES];
+
+	for (size_t i = 1; i < count; i++) {
+		for (size_t j = 0; j < i; j++) {
+			if (!is_same_folder(canonical[i], canonical[j]))
+				continue;
+			kvc_quote(a, json_string_value(json_array_get(folders, j)));
+			kvc_quote(b, json_string_value(json_array_get(folders, i)));
+			return kvc_fail(-EINVAL, "storage_dirs: %s and %s are the same folder", a,
+					b);
+		}
+	}
+	return 0;
+}
+
+static int check_folders(const struct kvc_effective *effective)
+{
+	const json_t *folders = json_object_get(effective->top, "storage_dirs");
+	size_t count = json_array_size(folders);
+	char **canonical = calloc(count ? count : 1, sizeof(*canonical));
+	int rc = canonical ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < count && rc == 0; i++) {
+		canonical[i] = canonical_folder(json_string_value(json_array_get(folders, i)));
+		if (!canonical[i])
+			rc = -ENOMEM;
+	}
+	if (rc == 0)
+		rc = compare_folders(folders, canonical, count);
+	for (size_t i = 0; canonical && i < count; i++)
+		free(canonical[i]);
+	free(canonical);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- sections */
+
+static const char *const engine_keys[] = { "use_uring", "use_aio", "use_posix_aio" };
+
+static int check_posix(const json_t *values)
+{
+	const char *first = NULL;
+
+	for (size_t i = 0; i < 3; i++) {
+		if (!json_is_true(json_object_get(values, engine_keys[i])))
+			continue;
+		if (first)
+			return kvc_fail(-EINVAL,
+					"plugin.posix: %s and %s are both true; at most one of "
+					"use_uring, use_aio and use_posix_aio may be",
+					first, engine_keys[i]);
+		first = engine_keys[i];
+	}
+	return 0;
+}
+
+/* Does the endpoint name an IP address or a port, with which a bucket cannot be in the host? */
+static bool endpoint_is_plain(const char *endpoint)
+{
+	const char *host = strstr(endpoint, "://");
+	unsigned char address[sizeof(struct in6_addr)];
+	char name[256];
+	const char *at;
+	size_t bytes;
+
+	host = host ? host + 3 : endpoint;
+	bytes = strcspn(host, "/?#");
+	at = memchr(host, '@', bytes);
+	if (at) {
+		bytes -= (size_t)(at + 1 - host);
+		host = at + 1;
+	}
+	if (bytes == 0 || bytes >= sizeof(name))
+		return false;
+	memcpy(name, host, bytes);
+	name[bytes] = '\0';
+	return strchr(name, ':') || inet_pton(AF_INET, name, address) == 1;
+}
+
+static int check_obj(const json_t *values)
+{
+	const char *endpoint = json_string_value(json_object_get(values, "endpoint_override"));
+
+	if (!json_is_true(json_object_get(values, "use_virtual_addressing")) || !endpoint ||
+	    !endpoint_is_plain(endpoint))
+		return 0;
+	return kvc_fail(-EINVAL, "plugin.obj.use_virtual_addressing: true cannot work with an "
+				 "endpoint_override that is an IP address or names a port, as the "
+				 "bucket would be part of the host name; leave it out or set false");
+}
+
+int kvc_section_check(const char *section, const json_t *values)
+{
+	if (strcmp(section, "posix") == 0)
+		return check_posix(values);
+	if (strcmp(section, "obj") == 0)
+		return check_obj(values);
+	return 0;
+}
+
+static bool has_text(const json_t *values, const char *name)
+{
+	return json_string_length(json_object_get(values, name)) > 0;
+}
+
+const char *kvc_section_missing(const char *section, const json_t *values)
+{
+	if (strcmp(section, "3fs") == 0 && !has_text(values, "mount_point"))
+		return "mount_point is not set";
+	if (strcmp(section, "obj") == 0 && !has_text(values, "bucket"))
+		return "bucket is not set, and neither is AWS_DEFAULT_BUCKET";
+	if (strcmp(section, "azure_blob") == 0 &&
+	    (!has_text(values, "container_name") ||
+	     (!has_text(values, "account_url") && !has_text(values, "connection_string"))))
+		return "container_name and one of account_url and connection_string are needed";
+	return NULL;
+}
+
+static int check_io_engines(const struct kvc_effective *effective)
+{
+	const json_t *posix = json_object_get(effective->sections, "posix");
+
+	if (!is_given(effective, "io_engines"))
+		return 0;
+	for (size_t i = 0; i < 3; i++)
+		if (json_object_get(posix, engine_keys[i]) ||
+		    json_object_get(effective->flat, engine_keys[i]))
+			return kvc_fail(-EINVAL,
+					"io_engines: not together with %s; io_engines alone sets "
+					"the order, %s alone demands one engine",
+					engine_keys[i], engine_keys[i]);
+	return 0;
+}
+
+int kvc_effective_check(struct kvc_effective *effective)
+{
+	const char *name;
+	json_t *values;
+	int rc;
+
+	rc = check_watermarks(effective);
+	if (rc == 0)
+		rc = check_layout(effective);
+	if (rc == 0)
+		rc = check_mode(effective);
+	if (rc == 0)
+		rc = check_io_engines(effective);
+	if (rc == 0)
+		rc = check_folders(effective);
+	if (rc < 0)
+		return rc;
+	json_object_foreach(effective->sections, name, values) {
+		rc = kvc_section_check(name, values);
+		if (rc < 0)
+			break;
+	}
+	return rc;
+}
