@@ -65,8 +65,8 @@ static int check_dimension(const char *size_name, uint32_t *size, const char *ra
 		return kvc_fail(-EINVAL, "namespace: %s = %u, the most is %u", size_name, *size,
 				KVC_NAMESPACE_RANKS_MAX);
 	if (rank >= *size)
-		return kvc_fail(-EINVAL, "namespace: %s = %u is outside of %s = %u", rank_name, rank,
-				size_name, *size);
+		return kvc_fail(-EINVAL, "namespace: %s = %u is outside of %s = %u", rank_name,
+				rank, size_name, *size);
 	return 0;
 }
 
@@ -77,7 +77,8 @@ static int check_values(const struct kvc_namespace_params *p)
 	if (p->is_mla > 1)
 		return kvc_fail(-EINVAL, "namespace: is_mla = %u, expected 0 or 1", p->is_mla);
 	if (p->is_writer > KVC_YES)
-		return kvc_fail(-EINVAL, "namespace: is_writer = %u, expected 0 (auto), 1 (no) or 2 (yes)",
+		return kvc_fail(-EINVAL,
+				"namespace: is_writer = %u, expected 0 (auto), 1 (no) or 2 (yes)",
 				p->is_writer);
 	if (p->reserved)
 		return kvc_fail(-EINVAL, "namespace: reserved = %u, expected 0", p->reserved);
@@ -98,10 +99,11 @@ static int check_ranks(struct kvc_namespace_params *p)
 	if (rc)
 		return rc;
 	if (p->tp_lcm_size > KVC_NAMESPACE_RANKS_MAX)
-		return kvc_fail(-EINVAL, "namespace: tp_lcm_size = %u, the most is %u", p->tp_lcm_size,
-				KVC_NAMESPACE_RANKS_MAX);
+		return kvc_fail(-EINVAL, "namespace: tp_lcm_size = %u, the most is %u",
+				p->tp_lcm_size, KVC_NAMESPACE_RANKS_MAX);
 	if (p->tp_lcm_size % p->tp_size)
-		return kvc_fail(-EINVAL, "namespace: tp_lcm_size = %u is no multiple of tp_size = %u",
+		return kvc_fail(-EINVAL,
+				"namespace: tp_lcm_size = %u is no multiple of tp_size = %u",
 				p->tp_lcm_size, p->tp_size);
 	return 0;
 }
@@ -114,8 +116,9 @@ static int read_params(struct kvc_namespace_params *out, const struct kvc_namesp
 	if (!params)
 		return kvc_fail(-EINVAL, "namespace: params is NULL");
 	if (params->size < least)
-		return kvc_fail(-EINVAL, "namespace: params.size = %zu, expected sizeof(struct "
-					 "kvc_namespace_params)",
+		return kvc_fail(-EINVAL,
+				"namespace: params.size = %zu, expected sizeof(struct "
+				"kvc_namespace_params)",
 				params->size);
 	memset(out, 0, sizeof(*out));
 	memcpy(out, params, params->size < sizeof(*out) ? params->size : sizeof(*out));
@@ -249,14 +252,14 @@ int kvc_namespace_identity_render(const struct kvc_namespace_identity *identity,
 	json_t *json;
 	char *text;
 
-	json = json_pack("{s:s, s:i, s:s, s:s?, s:s?, s:s?, s:s?, s:I, s:b, s:I, s:I, s:I, s:I, s:I}",
-			 "kind", "kvcellar namespace", "format_major", (int)KVC_FORMAT_MAJOR, "id",
-			 identity->id, "model_id", f->model_id, "identity", f->identity, "tenant",
-			 f->tenant, "dtype", f->dtype, "page_tokens", (json_int_t)f->page_tokens,
-			 "is_mla", (int)f->is_mla, "head_split", (json_int_t)f->head_split, "pp_size",
-			 (json_int_t)f->pp_size, "cp_size", (json_int_t)f->cp_size, "dcp_size",
-			 (json_int_t)f->dcp_size, "logical_page_tokens",
-			 (json_int_t)f->logical_page_tokens);
+	json = json_pack(
+		"{s:s, s:i, s:s, s:s?, s:s?, s:s?, s:s?, s:I, s:b, s:I, s:I, s:I, s:I, s:I}",
+		"kind", "kvcellar namespace", "format_major", (int)KVC_FORMAT_MAJOR, "id",
+		identity->id, "model_id", f->model_id, "identity", f->identity, "tenant", f->tenant,
+		"dtype", f->dtype, "page_tokens", (json_int_t)f->page_tokens, "is_mla",
+		(int)f->is_mla, "head_split", (json_int_t)f->head_split, "pp_size",
+		(json_int_t)f->pp_size, "cp_size", (json_int_t)f->cp_size, "dcp_size",
+		(json_int_t)f->dcp_size, "logical_page_tokens", (json_int_t)f->logical_page_tokens);
 	text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
 	json_decref(json);
 	if (!text)
@@ -283,8 +286,8 @@ static int parse_u32(const json_t *json, const char *key, uint32_t least, uint32
 	json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
 
 	if (number < (json_int_t)least || number > UINT32_MAX)
-		return kvc_fail(-EINVAL, "namespace.json: \"%s\" is not an integer of at least %u", key,
-				least);
+		return kvc_fail(-EINVAL, "namespace.json: \"%s\" is not an integer of at least %u",
+				key, least);
 	*out = (uint32_t)number;
 	return 0;
 }
@@ -319,8 +322,7 @@ static int parse_fields(const json_t *json, struct kvc_namespace_fields *f)
 	return rc;
 }
 
-int kvc_namespace_identity_parse(struct kvc_namespace_identity *out, const char *text,
-				 size_t bytes)
+int kvc_namespace_identity_parse(struct kvc_namespace_identity *out, const char *text, size_t bytes)
 {
 	struct kvc_namespace_identity made = { .place = { .tp_size = 1, .splits = 1 } };
 	const char *kind, *id;
@@ -340,16 +342,17 @@ int kvc_namespace_identity_parse(struct kvc_namespace_identity *out, const char 
 	}
 	rc = parse_u32(json, "format_major", 1, &major);
 	if (!rc && major != KVC_FORMAT_MAJOR)
-		rc = kvc_fail(-EPROTONOSUPPORT, "namespace.json: format version %u, this library reads %u",
-			      major, KVC_FORMAT_MAJOR);
+		rc = kvc_fail(-EPROTONOSUPPORT,
+			      "namespace.json: format version %u, this library reads %u", major,
+			      KVC_FORMAT_MAJOR);
 	if (!rc)
 		rc = parse_fields(json, &made.fields);
 	if (rc)
 		goto free_texts;
 	finish(&made);
 	if (strcmp(id, made.id) != 0) {
-		rc = kvc_fail(-EINVAL, "namespace.json: its id is \"%s\", its fields make \"%s\"", id,
-			      made.id);
+		rc = kvc_fail(-EINVAL, "namespace.json: its id is \"%s\", its fields make \"%s\"",
+			      id, made.id);
 		goto free_texts;
 	}
 	json_decref(json);
@@ -386,7 +389,8 @@ int kvc_namespace_id_hash(const char *id, uint64_t *out)
 	size_t bytes = strnlen(id, KVC_NAMESPACE_ID_BYTES);
 	uint64_t hash = 0;
 
-	if (bytes < 18 || bytes > KVC_NAMESPACE_SLUG_MAX + 17 || id[bytes - 17] != '-' || id[0] == '.')
+	if (bytes < 18 || bytes > KVC_NAMESPACE_SLUG_MAX + 17 || id[bytes - 17] != '-' ||
+	    id[0] == '.')
 		return -EINVAL;
 	for (size_t i = 0; i < bytes - 17; i++)
 		if (!is_slug_byte(id[i], false))

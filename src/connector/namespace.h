@@ -18,10 +18,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KVC_NAMESPACE_ID_BYTES	 64u
-#define KVC_NAMESPACE_SLUG_MAX	 40u
-#define KVC_NAMESPACE_TEXT_MAX	 65536u /* bytes of one text field */
-#define KVC_NAMESPACE_RANKS_MAX	 65536u /* of each parallel dimension */
+#define KVC_NAMESPACE_ID_BYTES	64u
+#define KVC_NAMESPACE_SLUG_MAX	40u
+#define KVC_NAMESPACE_TEXT_MAX	65536u /* bytes of one text field */
+#define KVC_NAMESPACE_RANKS_MAX 65536u /* of each parallel dimension */
 
 /* Hashed. Texts are owned, NULL = absent; sizes are >= 1. */
 struct kvc_namespace_fields {
@@ -42,7 +42,7 @@ struct kvc_namespace_fields {
 struct kvc_namespace_place {
 	uint32_t tp_size;
 	uint32_t tp_rank;
-	uint32_t splits;      /* tp_lcm_size / tp_size, or 1 */
+	uint32_t splits; /* tp_lcm_size / tp_size, or 1 */
 	uint32_t pp_rank;
 	uint32_t cp_rank;
 	uint32_t dcp_rank;

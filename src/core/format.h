@@ -14,9 +14,9 @@ enum kvc_naming {
 	KVC_NAMING_NIXL = 1,
 };
 
-#define KVC_BLOCK_BYTES 4096u	/* parts begin on multiples of it */
-#define KVC_TRAILER_BYTES 4096u /* the last block of an object */
-#define KVC_NAME_BYTES_MAX 255u /* of one component of a path */
+#define KVC_BLOCK_BYTES	   4096u /* parts begin on multiples of it */
+#define KVC_TRAILER_BYTES  4096u /* the last block of an object */
+#define KVC_NAME_BYTES_MAX 255u	 /* of one component of a path */
 
 #define KVC_HOUSEKEEPING_FOLDER ".kvcellar"
 
