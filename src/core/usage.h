@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How many bytes and objects of ours a root holds, by namespace: counted as they change, by all
+ * processes of the host together, in the mapped file `<root>/.kvcellar/usage` (local file systems;
+ * docs/on-disk-format.md has its form). Where that file cannot be had, in this process's memory.
+ *
+ * The counts may drift (a process that dies between publishing and counting): a recount repairs
+ * them. A count below 0 reads as 0. All functions but open and close are thread-safe.
+ *
+ * A file that is too short is never mapped. One that somebody cuts while it is mapped can end a
+ * process with SIGBUS; a check on each access would cost more than the counting, so
+ * kvc_usage_check() is called from time to time instead and puts a sound file in place.
+ */
+#ifndef KVC_CORE_USAGE_H
+#define KVC_CORE_USAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define KVC_USAGE_SLOTS 4096u /* namespaces counted one by one; later ones share "others" */
+
+struct kvc_usage;
+
+struct kvc_usage_count {
+	uint64_t ns_hash;
+	uint64_t bytes;
+	uint64_t objects;
+};
+
+/*
+ * kvc_usage_open
+ * @path   the file, "<root>/.kvcellar/usage"; made, whole or not at all, when it is missing, and
+ *         again when it is too short or its header is damaged. NULL: memory of this process
+ * @mode   of a new file
+ * A file that cannot be had (permission, read-only, full, another major version, which is left as
+ * it is) is no error: memory takes its place, and the log says why at debug level.
+ * Errors: -ENOMEM.
+ */
+int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage **out);
+void kvc_usage_close(struct kvc_usage *usage);
+
+/* The counts began at 0 in this process's hands, whatever the root holds: a recount is due.
+ * kvc_usage_recount() ends that. */
+bool kvc_usage_is_new(const struct kvc_usage *usage);
+
+/* The counts are shared with other processes: they lie in the file. */
+bool kvc_usage_is_shared(const struct kvc_usage *usage);
+
+/*
+ * kvc_usage_check - for a housekeeping thread: when the file was cut, removed or replaced, goes over
+ * to the file that is there now (or a new one), while other threads go on counting.
+ * Returns 1 when it did: ask kvc_usage_is_new() again; else 0.
+ */
+int kvc_usage_check(struct kvc_usage *usage);
+
+/* ns_hash 0 is allowed: roots without namespaces. */
+void kvc_usage_add(struct kvc_usage *usage, uint64_t ns_hash, int64_t bytes_delta,
+		   int64_t objects_delta);
+
+/* Of all namespaces. Either output may be NULL. */
+void kvc_usage_total(struct kvc_usage *usage, uint64_t *out_bytes, uint64_t *out_objects);
+
+/* Of one. -ENOENT: it has no count of its own (nothing was counted, or it is among the others). */
+int kvc_usage_namespace(struct kvc_usage *usage, uint64_t ns_hash, uint64_t *out_bytes,
+			uint64_t *out_objects);
+
+/*
+ * kvc_usage_correct - the count of one namespace as a walk found it. What other threads counted
+ * during the walk is lost to the result: a drift that the next recount finds.
+ * @out_drift_bytes   absolute difference to what was counted; may be NULL
+ * Errors: -ENOSPC: it is among the others, which only kvc_usage_recount() can correct.
+ */
+int kvc_usage_correct(struct kvc_usage *usage, uint64_t ns_hash, uint64_t bytes, uint64_t objects,
+		      uint64_t *out_drift_bytes);
+
+/*
+ * kvc_usage_recount - the same for a whole root: namespaces that counts[] lacks become 0, each is
+ * in it once. Returns the drift in bytes, absolute, of all namespaces together.
+ */
+uint64_t kvc_usage_recount(struct kvc_usage *usage, const struct kvc_usage_count *counts,
+			   size_t count);
+
+#endif
