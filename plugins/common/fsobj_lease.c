@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Temporary names and who may remove them.
+ *
+ * A temporary name carries its writer's uuid. The writer holds an OFD lock on the lease file
+ * .kvcellar/leases/<uuid> as long as it lives, and has it before it makes the first such name.
+ * Whoever gets that lock has the proof that the writer is dead. Where locks are not shared between
+ * hosts, age decides instead: a lease that was not touched for a day, and files as old.
+ */
+#include "common/fsobj_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LEASE_AGE_S   (24 * 3600)
+#define LEASE_TOUCH_S 3600
+#define DEAD_MAX      64u
+
+int fsobj_lease_init(struct fsobj_lease *lease)
+{
+	static const char digits[] = "0123456789abcdef";
+	uint8_t random[FSOBJ_UUID_CHARS / 2];
+
+	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+		return -EIO;
+	for (size_t i = 0; i < sizeof(random); i++) {
+		lease->uuid[2 * i] = digits[random[i] >> 4];
+		lease->uuid[2 * i + 1] = digits[random[i] & 15];
+	}
+	lease->uuid[FSOBJ_UUID_CHARS] = '\0';
+	lease->fd = -1;
+	lease->touched_s = 0;
+	atomic_init(&lease->temp_count, 0);
+	return -pthread_mutex_init(&lease->lock, NULL);
+}
+
+static int lease_lock(int fd)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+
+	return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : -errno;
+}
+
+static bool lock_unknown(int error)
+{
+	return error == -EINVAL || error == -ENOLCK || error == -ENOSYS || error == -EOPNOTSUPP;
+}
+
+static int lease_make(struct fsobj_root *root)
+{
+	struct fsobj_folder folder;
+	struct stat st;
+	int error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), true, &folder);
+	int fd;
+
+	if (error != 0)
+		return error;
+	/* Another process may take the fresh lease for a dead one before it is locked: it then
+	 * holds the lock or has removed the file, and the next round makes a new one. */
+	for (int attempt = 0; attempt < 100; attempt++) {
+		fd = openat(folder.fd, root->lease.uuid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
+			    root->file_mode);
+		if (fd < 0) {
+			error = -errno;
+			if (error == -ENOENT && fsobj_folder_gone(root, &folder)) {
+				fsobj_folder_put(root, &folder);
+				error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES),
+							 true, &folder);
+				if (error == 0)
+					continue;
+			}
+			break;
+		}
+		error = lease_lock(fd);
+		if ((error == 0 || lock_unknown(error)) && fstat(fd, &st) == 0 && st.st_nlink > 0) {
+			root->lease.fd = fd;
+			error = 0;
+			break;
+		}
+		close(fd);
+		error = -EAGAIN;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	fsobj_folder_put(root, &folder);
+	return error;
+}
+
+int fsobj_lease_hold(struct fsobj_root *root)
+{
+	struct fsobj_lease *lease = &root->lease;
+	struct timespec now;
+	struct stat st;
+	int error = 0;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	pthread_mutex_lock(&lease->lock);
+	if (lease->fd >= 0 && (fstat(lease->fd, &st) != 0 || st.st_nlink == 0)) {
+		close(lease->fd);
+		lease->fd = -1;
+	}
+	if (lease->fd < 0) {
+		error = lease_make(root);
+		lease->touched_s = now.tv_sec;
+	} else if (now.tv_sec - lease->touched_s >= LEASE_TOUCH_S ||
+		   now.tv_sec < lease->touched_s) {
+		(void)futimens(lease->fd, NULL);
+		lease->touched_s = now.tv_sec;
+	}
+	pthread_mutex_unlock(&lease->lock);
+	return error;
+}
+
+void fsobj_lease_fini(struct fsobj_root *root)
+{
+	struct fsobj_lease *lease = &root->lease;
+	struct fsobj_folder folder;
+	struct stat st;
+
+	if (lease->fd >= 0) {
+		if (fstat(lease->fd, &st) == 0 && st.st_nlink > 0 &&
+		    fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder) ==
+			    0) {
+			(void)unlinkat(folder.fd, lease->uuid, 0);
+			fsobj_folder_put(root, &folder);
+		}
+		close(lease->fd);
+		lease->fd = -1;
+	}
+	pthread_mutex_destroy(&lease->lock);
+}
+
+void fsobj_temp_name(const struct fsobj_root *root, uint64_t number, char name[FSOBJ_TEMP_BYTES])
+{
+	(void)snprintf(name, FSOBJ_TEMP_BYTES, FSOBJ_TEMP_PREFIX "%s.%" PRIu64, root->lease.uuid,
+		       number);
+}
+
+uint64_t fsobj_temp_next(struct fsobj_root *root, char name[FSOBJ_TEMP_BYTES])
+{
+	uint64_t number = atomic_fetch_add(&root->lease.temp_count, 1) + 1;
+
+	fsobj_temp_name(root, number, name);
+	return number;
+}
+
+/* ---------------------------------------------------------------- reclaim */
+
+struct dead_writer {
+	char uuid[FSOBJ_UUID_CHARS + 1];
+	int fd; /* holds the lock */
+	bool by_age;
+	bool kept; /* something of its could not be removed yet */
+};
+
+struct reclaim {
+	struct fsobj_root *root;
+	struct dead_writer dead[DEAD_MAX];
+	uint32_t dead_count;
+	int64_t removed;
+	int64_t now_s;
+};
+
+static bool uuid_valid(const char *text)
+{
+	return strlen(text) == FSOBJ_UUID_CHARS &&
+	       strspn(text, "0123456789abcdef") == FSOBJ_UUID_CHARS;
+}
+
+/* Adds the writer of the lease when it is proven dead (or old, where that is all we can know). */
+static void lease_judge(struct reclaim *reclaim, int folder_fd, const char *uuid)
+{
+	struct dead_writer *dead = &reclaim->dead[reclaim->dead_count];
+	struct stat st;
+	int error;
+	int fd;
+
+	fd = openat(folder_fd, uuid, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	dead->by_age = !reclaim->root->info.local;
+	dead->kept = false;
+	error = lease_lock(fd);
+	if (lock_unknown(error)) {
+		dead->by_age = true;
+		error = 0;
+	}
+	if (error != 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink == 0 ||
+	    (dead->by_age && reclaim->now_s - st.st_mtim.tv_sec < LEASE_AGE_S)) {
+		close(fd);
+		return;
+	}
+	dead->fd = fd;
+	memcpy(dead->uuid, uuid, sizeof(dead->uuid));
+	reclaim->dead_count++;
+}
+
+static void leases_judge(struct reclaim *reclaim, int folder_fd)
+{
+	struct dirent *entry;
+	int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (dir == NULL) {
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	while (reclaim->dead_count < DEAD_MAX && (entry = readdir(dir)) != NULL) {
+		if (uuid_valid(entry->d_name) &&
+		    strcmp(entry->d_name, reclaim->root->lease.uuid) != 0)
+			lease_judge(reclaim, folder_fd, entry->d_name);
+	}
+	closedir(dir);
+}
+
+static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *leaf, const char *path,
+			 size_t path_bytes)
+{
+	struct reclaim *reclaim = walk->context;
+	const char *uuid = leaf + strlen(FSOBJ_TEMP_PREFIX);
+	struct stat st;
+
+	(void)path;
+	(void)path_bytes;
+	if (strncmp(leaf, FSOBJ_TEMP_PREFIX, strlen(FSOBJ_TEMP_PREFIX)) != 0 ||
+	    strlen(uuid) <= FSOBJ_UUID_CHARS || uuid[FSOBJ_UUID_CHARS] != '.')
+		return 0;
+	for (uint32_t i = 0; i < reclaim->dead_count; i++) {
+		struct dead_writer *dead = &reclaim->dead[i];
+
+		if (memcmp(dead->uuid, uuid, FSOBJ_UUID_CHARS) != 0)
+			continue;
+		if (dead->by_age && (fstatat(folder_fd, leaf, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+				     reclaim->now_s - st.st_mtim.tv_sec < LEASE_AGE_S))
+			dead->kept = true;
+		else if (unlinkat(folder_fd, leaf, 0) == 0)
+			reclaim->removed++;
+		else if (errno != ENOENT)
+			dead->kept = true;
+	}
+	return 0;
+}
+
+int64_t fsobj_reclaim(struct fsobj_root *root)
+{
+	struct reclaim reclaim = { .root = root };
+	struct fsobj_walk walk = { .entry = reclaim_entry, .context = &reclaim };
+	struct fsobj_folder folder;
+	struct timespec now;
+	int error;
+
+	if (root->info.read_only)
+		return 0;
+	error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder);
+	if (error != 0)
+		return error == -ENOENT ? 0 : error;
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	reclaim.now_s = now.tv_sec;
+	leases_judge(&reclaim, folder.fd);
+	/* Without a dead writer there is nothing to look for, and no folder is listed. */
+	if (reclaim.dead_count > 0)
+		error = fsobj_walk_run(root, &walk);
+	for (uint32_t i = 0; i < reclaim.dead_count; i++) {
+		if (error == 0 && !reclaim.dead[i].kept)
+			(void)unlinkat(folder.fd, reclaim.dead[i].uuid, 0);
+		close(reclaim.dead[i].fd);
+	}
+	fsobj_folder_put(root, &folder);
+	return error == 0 ? reclaim.removed : error;
+}

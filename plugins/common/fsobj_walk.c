@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Walking a root: list, usage, and the search for orphans. */
+#include "common/fsobj_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct walk_path {
+	size_t bytes;
+	uint32_t depth;
+	char text[PATH_MAX];
+};
+
+static int walk_folder(struct fsobj_walk *walk, int folder_fd, struct walk_path *path);
+
+static int walk_entry(struct fsobj_walk *walk, int dir_fd, const struct dirent *entry,
+		      struct walk_path *path)
+{
+	size_t name_bytes = strlen(entry->d_name);
+	size_t before = path->bytes;
+	unsigned char type = entry->d_type;
+	struct stat st;
+	int result = 0;
+	int fd;
+
+	if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+	    before + 1 + name_bytes >= sizeof(path->text))
+		return 0;
+	if (type == DT_UNKNOWN) {
+		if (fstatat(dir_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+			return 0;
+		type = S_ISDIR(st.st_mode) ? DT_DIR : S_ISREG(st.st_mode) ? DT_REG : DT_LNK;
+	}
+	if (before > 0)
+		path->text[path->bytes++] = '/';
+	memcpy(path->text + path->bytes, entry->d_name, name_bytes + 1);
+	path->bytes += name_bytes;
+	if (type == DT_REG) {
+		result = walk->entry(walk, dir_fd, entry->d_name, path->text, path->bytes);
+	} else if (type == DT_DIR && path->depth < FSOBJ_DEPTH_MAX &&
+		   (walk->enter == NULL || walk->enter(walk, path->text, path->bytes))) {
+		fd = openat(dir_fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd >= 0)
+			result = walk_folder(walk, fd, path);
+		else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+			result = -errno;
+	}
+	path->bytes = before;
+	path->text[before] = '\0';
+	return result;
+}
+
+/* Takes folder_fd over. */
+static int walk_folder(struct fsobj_walk *walk, int folder_fd, struct walk_path *path)
+{
+	DIR *dir = fdopendir(folder_fd);
+	struct dirent *entry;
+	int result = 0;
+
+	if (dir == NULL) {
+		result = -errno;
+		close(folder_fd);
+		return result;
+	}
+	path->depth++;
+	while (result == 0) {
+		errno = 0;
+		entry = readdir(dir);
+		if (entry == NULL) {
+			result = errno == ENOENT ? 0 : -errno;
+			break;
+		}
+		result = walk_entry(walk, dirfd(dir), entry, path);
+	}
+	path->depth--;
+	closedir(dir);
+	return result;
+}
+
+int fsobj_walk_run(struct fsobj_root *root, struct fsobj_walk *walk)
+{
+	struct walk_path path = { .bytes = 0 };
+	struct fsobj_folder top;
+	int error = fsobj_folder_get(root, "", 0, false, &top);
+	int fd;
+
+	if (error != 0)
+		return error;
+	fd = openat(top.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	error = fd < 0 ? -errno : walk_folder(walk, fd, &path);
+	if (error == -ENOENT && fsobj_folder_gone(root, &top))
+		error = 0;
+	fsobj_folder_put(root, &top);
+	return error;
+}
+
+struct list {
+	kvc_list_fn fn;
+	void *context;
+	const char *prefix;
+	size_t prefix_bytes;
+	bool housekeeping; /* the prefix asks for it */
+};
+
+/* Can anything below the folder begin with the prefix? */
+static bool list_enter(struct fsobj_walk *walk, const char *path, size_t path_bytes)
+{
+	const struct list *list = walk->context;
+	size_t n = path_bytes < list->prefix_bytes ? path_bytes : list->prefix_bytes;
+
+	if (!list->housekeeping && strcmp(path, FSOBJ_HOUSEKEEPING) == 0)
+		return false;
+	if (memcmp(path, list->prefix, n) != 0)
+		return false;
+	return path_bytes >= list->prefix_bytes || list->prefix[path_bytes] == '/';
+}
+
+static int64_t timespec_ns(const struct timespec *time)
+{
+	return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+}
+
+static int list_entry(struct fsobj_walk *walk, int folder_fd, const char *leaf, const char *path,
+		      size_t path_bytes)
+{
+	const struct list *list = walk->context;
+	struct kvc_list_entry entry = {
+		.size = sizeof(entry),
+		.name = path,
+		.name_bytes = (uint32_t)path_bytes,
+	};
+	struct stat st;
+
+	if (path_bytes < list->prefix_bytes ||
+	    memcmp(path, list->prefix, list->prefix_bytes) != 0 ||
+	    strncmp(leaf, FSOBJ_TEMP_PREFIX, strlen(FSOBJ_TEMP_PREFIX)) == 0)
+		return 0;
+	if (fstatat(folder_fd, leaf, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+		return 0;
+	entry.object_bytes = (uint64_t)st.st_size;
+	entry.allocated_bytes = (uint64_t)st.st_blocks * 512;
+	entry.modified_ns = timespec_ns(&st.st_mtim);
+	entry.accessed_ns = timespec_ns(&st.st_atim);
+	entry.version[0] = st.st_ino;
+	entry.version[1] = (uint64_t)timespec_ns(&st.st_ctim);
+	return list->fn(list->context, &entry);
+}
+
+int fsobj_list(struct fsobj_root *root, const char *prefix, kvc_list_fn fn, void *context)
+{
+	struct list list = {
+		.fn = fn,
+		.context = context,
+		.prefix = prefix != NULL ? prefix : "",
+	};
+	struct fsobj_walk walk = {
+		.entry = list_entry,
+		.enter = list_enter,
+		.context = &list,
+	};
+
+	list.prefix_bytes = strlen(list.prefix);
+	list.housekeeping = strncmp(list.prefix, FSOBJ_HOUSEKEEPING, strlen(FSOBJ_HOUSEKEEPING)) ==
+			    0;
+	return fsobj_walk_run(root, &walk);
+}
+
+int fsobj_usage(struct fsobj_root *root, struct kvc_usage *out)
+{
+	struct fsobj_folder top;
+	struct statvfs fs;
+	struct stat st;
+	int error = fsobj_folder_get(root, "", 0, false, &top);
+
+	if (error != 0)
+		return error;
+	if (fstatvfs(top.fd, &fs) != 0 || fstat(top.fd, &st) != 0) {
+		error = -errno;
+	} else {
+		out->total_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+		out->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+		out->device = st.st_dev;
+	}
+	fsobj_folder_put(root, &top);
+	return error;
+}
