@@ -27,7 +27,7 @@ kvc_host_refuse(const struct kvc_host *host, int error, const char *format, ...)
 	(void)vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	if (host->reason)
-		host->reason(host->context, text);
+		host->reason(host->context, 0, text);
 	return error;
 }
 

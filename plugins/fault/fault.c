@@ -41,12 +41,14 @@ static void lower_log_debug(void *context, const char *text)
 		backend->host->log_debug(backend->host->context, text);
 }
 
-static void lower_reason(void *context, const char *text)
+/* A cookie of the plugin below is the address of our slot. */
+static void lower_reason(void *context, uint64_t cookie, const char *text)
 {
 	const struct kvc_plugin_backend *backend = context;
+	const struct fault_slot *slot = (const struct fault_slot *)(uintptr_t)cookie;
 
 	if (backend->host->reason)
-		backend->host->reason(backend->host->context, text);
+		backend->host->reason(backend->host->context, slot ? slot->upper->cookie : 0, text);
 }
 
 int fault_fill(void *context, uint64_t cookie)
@@ -81,6 +83,7 @@ static void lower_host_init(struct kvc_plugin_backend *backend,
 
 	backend->lower_host = (struct kvc_host){
 		.abi = KVC_PLUGIN_ABI,
+		.descriptor_bytes = sizeof(struct kvc_descriptor),
 		.size = sizeof(struct kvc_host),
 		.context = backend,
 		.log_debug = lower_log_debug,
@@ -327,7 +330,7 @@ static int fault_memory_deregister(struct kvc_plugin_backend *backend, uint64_t 
 }
 
 static int fault_memory_alloc(struct kvc_plugin_backend *backend, uint64_t bytes,
-			      struct kvc_memory *out)
+			      struct kvc_memory *out, uint64_t *out_registration)
 {
 	int rc = fault_control(backend, FAULT_ALLOC, NULL);
 
@@ -335,14 +338,24 @@ static int fault_memory_alloc(struct kvc_plugin_backend *backend, uint64_t bytes
 		return rc;
 	if (!backend->lower->memory_alloc)
 		return -ENOTSUP;
-	return backend->lower->memory_alloc(backend->lower_backend, bytes, out);
+	return backend->lower->memory_alloc(backend->lower_backend, bytes, out, out_registration);
 }
 
-static int fault_memory_free(struct kvc_plugin_backend *backend, const struct kvc_memory *memory)
+static int fault_memory_free(struct kvc_plugin_backend *backend, uint64_t registration)
 {
 	if (!backend->lower->memory_free)
 		return -ENOTSUP;
-	return backend->lower->memory_free(backend->lower_backend, memory);
+	return backend->lower->memory_free(backend->lower_backend, registration);
+}
+
+static int fault_memory_copy(struct kvc_plugin_backend *backend, void *to,
+			     const struct kvc_memory *to_memory, const void *from,
+			     const struct kvc_memory *from_memory, uint64_t bytes)
+{
+	if (!backend->lower->memory_copy)
+		return -ENOTSUP;
+	return backend->lower->memory_copy(backend->lower_backend, to, to_memory, from, from_memory,
+					   bytes);
 }
 
 static int fault_container_open(struct kvc_plugin_root *root, const char *name, uint64_t bytes,
@@ -359,6 +372,7 @@ static int fault_container_open(struct kvc_plugin_root *root, const char *name, 
 	if (!container)
 		return -ENOMEM;
 	container->root = root;
+	atomic_init(&container->outstanding, 0);
 	rc = root->lower->container_open(root->lower_root, name, bytes, &container->lower,
 					 out_bytes);
 	if (rc < 0) {
@@ -382,11 +396,20 @@ static int fault_container_close(struct kvc_plugin_container *container)
 
 	if (!container)
 		return 0;
+	if (atomic_load(&container->outstanding) != 0)
+		return -EBUSY;
 	rc = container->root->lower->container_close(container->lower);
 	if (rc < 0)
 		return rc;
 	free(container);
 	return 0;
+}
+
+static int fault_container_remove(struct kvc_plugin_root *root, const char *name)
+{
+	if (!root->lower->container_remove)
+		return -ENOTSUP;
+	return root->lower->container_remove(root->lower_root, name);
 }
 
 static int fault_list(struct kvc_plugin_root *root, const char *prefix, kvc_list_fn fn,
@@ -430,9 +453,11 @@ static const struct kvc_plugin fault_plugin = {
 	.memory_deregister = fault_memory_deregister,
 	.memory_alloc = fault_memory_alloc,
 	.memory_free = fault_memory_free,
+	.memory_copy = fault_memory_copy,
 	.container_open = fault_container_open,
 	.container_resize = fault_container_resize,
 	.container_close = fault_container_close,
+	.container_remove = fault_container_remove,
 	.list = fault_list,
 	.usage = fault_usage,
 	.reclaim = fault_reclaim,

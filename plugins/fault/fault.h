@@ -115,6 +115,7 @@ struct kvc_plugin_root {
 
 struct kvc_plugin_container {
 	struct kvc_plugin_root *root;
+	atomic_uint outstanding; /* descriptors */
 	struct kvc_plugin_container *lower;
 };
 
@@ -129,14 +130,16 @@ void fault_names_remove(struct kvc_plugin_root *root, const char *name);
 char *fault_names_other(struct kvc_plugin_root *root, const char *name, uint64_t random);
 
 /* The data path, queue.c. */
-int fault_queue_create(struct kvc_plugin_root *root, uint32_t depth, struct kvc_plugin_queue **out);
+int fault_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
+		       struct kvc_plugin_queue **out);
 int fault_queue_destroy(struct kvc_plugin_queue *queue);
 int fault_queue_submit(struct kvc_plugin_queue *queue,
 		       const struct kvc_descriptor *const *descriptors, uint32_t count);
 int fault_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out, uint32_t max,
 		     uint64_t wait_ns);
 int fault_queue_event_fd(struct kvc_plugin_queue *queue);
-int fault_queue_cancel(struct kvc_plugin_queue *queue);
+int fault_queue_cancel(struct kvc_plugin_queue *queue,
+		       const struct kvc_descriptor *const *descriptors, uint32_t count);
 
 struct fault_slot;
 
@@ -149,6 +152,7 @@ enum fault_slot_state {
 
 struct fault_late {
 	struct fault_late *next;
+	struct kvc_plugin_root *root;
 	uint64_t due_ns;
 	uint64_t bytes;
 	unsigned char *data;
@@ -169,11 +173,12 @@ struct fault_slot {
 	void *buffer;
 	char *other_name;
 	bool filled;
+	bool below; /* the plugin below has it */
 };
 
-/* Decides what happens to the descriptor and prepares the slot. A negative errno: not accepted. */
-int fault_slot_begin(struct fault_slot *slot, struct kvc_plugin_root *root,
-		     const struct kvc_descriptor *upper, enum fault_slot_state *out);
+/* Decides what happens to the descriptor, prepares the slot and says where it goes. */
+enum fault_slot_state fault_slot_begin(struct fault_slot *slot, struct kvc_plugin_root *root,
+				       const struct kvc_descriptor *upper);
 /* The plugin below is done. *out_late is set when bytes have to be written later. */
 void fault_slot_finish(struct fault_slot *slot, const struct kvc_completion *completion,
 		       struct fault_late **out_late);

@@ -104,9 +104,11 @@ static void timer_arm(struct kvc_plugin_queue *queue)
 	(void)timerfd_settime(queue->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-int fault_queue_create(struct kvc_plugin_root *root, uint32_t depth, struct kvc_plugin_queue **out)
+int fault_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
+		       struct kvc_plugin_queue **out)
 {
 	struct kvc_plugin_queue *queue;
+	uint32_t depth = params->depth;
 	int rc = fault_control(root->backend, FAULT_QUEUE_CREATE, NULL);
 
 	if (rc < 0)
@@ -118,7 +120,7 @@ int fault_queue_create(struct kvc_plugin_root *root, uint32_t depth, struct kvc_
 	queue = calloc(1, sizeof(*queue) + depth * sizeof(struct fault_slot));
 	if (!queue)
 		return -ENOMEM;
-	rc = root->lower->queue_create(root->lower_root, depth, &queue->lower);
+	rc = root->lower->queue_create(root->lower_root, params, &queue->lower);
 	if (rc < 0) {
 		free(queue);
 		return rc;
@@ -206,7 +208,7 @@ static void flush(struct kvc_plugin_queue *queue)
 		if (rc == -EAGAIN || rc == 0)
 			return;
 		if (rc < 0) {
-			/* The first one is what it refuses: that is how it ends. */
+			/* The queue below takes nothing any more: that is how each of them ends. */
 			struct fault_slot *slot = list_take(&queue->ready, &queue->ready.first);
 
 			fault_slot_end(slot, rc);
@@ -214,7 +216,7 @@ static void flush(struct kvc_plugin_queue *queue)
 			continue;
 		}
 		for (int i = 0; i < rc; i++)
-			(void)list_take(&queue->ready, &queue->ready.first);
+			list_take(&queue->ready, &queue->ready.first)->below = true;
 		queue->below += (uint32_t)rc;
 	}
 }
@@ -224,7 +226,6 @@ int fault_queue_submit(struct kvc_plugin_queue *queue,
 {
 	struct fault_plan plan;
 	uint32_t accepted = 0;
-	int rc = 0;
 
 	if (count == 0)
 		return 0;
@@ -233,29 +234,25 @@ int fault_queue_submit(struct kvc_plugin_queue *queue,
 		return plan.error;
 	if (plan.effect == FAULT_SHORT && plan.bytes < count)
 		count = (uint32_t)plan.bytes;
-	while (accepted < count && queue->free.first) {
+	for (; accepted < count && queue->free.first; accepted++) {
 		struct fault_slot *slot = list_take(&queue->free, &queue->free.first);
-		enum fault_slot_state state;
 
-		rc = fault_slot_begin(slot, queue->root, descriptors[accepted], &state);
-		if (rc < 0) {
-			list_append(&queue->free, slot);
+		switch (fault_slot_begin(slot, queue->root, descriptors[accepted])) {
+		case FAULT_SLOT_DONE:
+			list_append(&queue->done, slot);
+			break;
+		case FAULT_SLOT_STALLED:
+			list_append(&queue->stalled, slot);
+			break;
+		case FAULT_SLOT_READY:
+			list_append(&queue->ready, slot);
 			break;
 		}
-		if (state == FAULT_SLOT_DONE)
-			list_append(&queue->done, slot);
-		else if (state == FAULT_SLOT_STALLED)
-			list_append(&queue->stalled, slot);
-		else
-			list_append(&queue->ready, slot);
-		accepted++;
 	}
 	queue->outstanding += accepted;
 	flush(queue);
 	timer_arm(queue);
-	if (accepted == 0)
-		return rc < 0 ? rc : -EAGAIN;
-	return (int)accepted;
+	return accepted != 0 ? (int)accepted : -EAGAIN;
 }
 
 /* Takes completions from the plugin below. Returns their count. */
@@ -271,6 +268,7 @@ static int collect(struct kvc_plugin_queue *queue, uint64_t wait_ns)
 		struct fault_slot *slot = (struct fault_slot *)(uintptr_t)batch[i].cookie;
 		struct fault_late *late;
 
+		slot->below = false;
 		fault_slot_finish(slot, &batch[i], &late);
 		if (late) {
 			late->next = queue->late;
@@ -409,47 +407,86 @@ close_timer:
 	return rc;
 }
 
+static bool is_chosen(const struct fault_slot *slot,
+		      const struct kvc_descriptor *const *descriptors, uint32_t count)
+{
+	if (!descriptors)
+		return true;
+	for (uint32_t i = 0; i < count; i++)
+		if (descriptors[i] == slot->upper)
+			return true;
+	return false;
+}
+
+/* Ends the chosen slots of a list that the plugin below does not have. */
+static void cancel_list(struct kvc_plugin_queue *queue, struct slot_list *list,
+			const struct kvc_descriptor *const *descriptors, uint32_t count)
+{
+	struct fault_slot **link = &list->first;
+
+	while (*link) {
+		struct fault_slot *slot;
+
+		if (!is_chosen(*link, descriptors, count)) {
+			link = &(*link)->next;
+			continue;
+		}
+		slot = list_take(list, link);
+		slot->plan.delay_ns = 0;
+		fault_slot_end(slot, -ECANCELED);
+		list_append(&queue->done, slot);
+	}
+}
+
+/* True when some of the chosen ones that the plugin below has stay for an unknown time. */
+static bool cancel_below(struct kvc_plugin_queue *queue,
+			 const struct kvc_descriptor *const *descriptors, uint32_t count)
+{
+	const struct kvc_plugin *lower = queue->root->lower;
+	bool ask = queue->root->backend->cancellable != 0;
+	bool busy = false;
+
+	for (uint32_t i = 0; i < queue->depth; i++) {
+		struct fault_slot *slot = &queue->slots[i];
+		const struct kvc_descriptor *descriptor = &slot->lower;
+
+		if (!slot->below || !is_chosen(slot, descriptors, count))
+			continue;
+		if (queue->root->cancellable)
+			slot->plan.delay_ns = 0;
+		if (!ask || (descriptors && lower->cancel(queue->lower, &descriptor, 1) < 0))
+			busy = true;
+	}
+	if (ask && !descriptors && lower->cancel(queue->lower, NULL, 0) < 0)
+		busy = true;
+	return busy;
+}
+
 /*
  * What is ready has moved no byte and always ends. A stalled descriptor stands for I/O that is stuck
  * in a device: it ends only on a root that is CANCELLABLE, else it goes on owning its memory. The
  * plugin below is asked only if this root does not pretend to be one that cannot cancel.
  */
-int fault_queue_cancel(struct kvc_plugin_queue *queue)
+int fault_queue_cancel(struct kvc_plugin_queue *queue,
+		       const struct kvc_descriptor *const *descriptors, uint32_t count)
 {
-	const struct kvc_plugin *lower = queue->root->lower;
 	bool cancellable = queue->root->cancellable;
 	bool busy = false;
 
-	while (queue->ready.first) {
-		struct fault_slot *slot = list_take(&queue->ready, &queue->ready.first);
-
-		slot->plan.delay_ns = 0;
-		fault_slot_end(slot, -ECANCELED);
-		list_append(&queue->done, slot);
-	}
-	while (cancellable && queue->stalled.first) {
-		struct fault_slot *slot = list_take(&queue->stalled, &queue->stalled.first);
-
-		slot->plan.delay_ns = 0;
-		fault_slot_end(slot, -ECANCELED);
-		list_append(&queue->done, slot);
-	}
+	cancel_list(queue, &queue->ready, descriptors, count);
+	if (cancellable)
+		cancel_list(queue, &queue->stalled, descriptors, count);
+	for (struct fault_slot *slot = queue->stalled.first; slot; slot = slot->next)
+		busy |= is_chosen(slot, descriptors, count);
 	for (struct fault_slot *slot = queue->done.first; slot; slot = slot->next) {
+		if (!is_chosen(slot, descriptors, count))
+			continue;
 		if (cancellable)
 			slot->due_ns = 0;
 		else if (slot->due_ns > now_ns())
 			busy = true;
 	}
-	if (queue->stalled.first)
-		busy = true;
-	for (uint32_t i = 0; i < queue->depth && cancellable; i++)
-		queue->slots[i].plan.delay_ns = 0; /* of those below */
-	if (queue->below != 0) {
-		bool ask = lower->cancel && queue->root->backend->cancellable != 0;
-
-		if (!ask || lower->cancel(queue->lower) < 0)
-			busy = true;
-	}
+	busy |= cancel_below(queue, descriptors, count);
 	timer_arm(queue);
 	return busy ? -EBUSY : 0;
 }

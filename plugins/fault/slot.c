@@ -74,6 +74,34 @@ static int prepare_prefix(struct fault_slot *slot, uint64_t keep)
 	return 0;
 }
 
+/* Copies between a place in a range and host memory. */
+static int range_copy(struct kvc_plugin_root *root, const struct kvc_range *range, uint64_t at,
+		      void *host, uint64_t bytes, bool to_range)
+{
+	struct kvc_memory there = { .size = sizeof(there),
+				    .kind = range->kind,
+				    .device = range->device,
+				    .addr = range->addr,
+				    .bytes = range->bytes };
+	struct kvc_memory here = {
+		.size = sizeof(here), .kind = KVC_MEMORY_HOST, .addr = host, .bytes = bytes
+	};
+	struct kvc_plugin_backend *backend = root->backend->lower_backend;
+	unsigned char *place = (unsigned char *)range->addr + at;
+
+	if (range->kind == KVC_MEMORY_CUDA && !root->lower->memory_copy)
+		return -ENOTSUP;
+	if (range->kind == KVC_MEMORY_CUDA && to_range)
+		return root->lower->memory_copy(backend, place, &there, host, &here, bytes);
+	if (range->kind == KVC_MEMORY_CUDA)
+		return root->lower->memory_copy(backend, host, &here, place, &there, bytes);
+	if (to_range)
+		memcpy(place, host, bytes);
+	else
+		memcpy(host, place, bytes);
+	return 0;
+}
+
 /* The plugin below writes a copy of one range, with one bit turned over. */
 static int prepare_corrupt_write(struct fault_slot *slot)
 {
@@ -98,11 +126,15 @@ static int prepare_corrupt_write(struct fault_slot *slot)
 	if (rc != 0)
 		return -rc;
 	copy = slot->buffer;
-	memcpy(copy, range->addr, range->bytes);
+	rc = range_copy(slot->root, range, 0, copy, range->bytes, false);
+	if (rc < 0)
+		return rc;
 	copy[(slot->plan.random >> 3) % range->bytes] ^=
 		(unsigned char)(1u << (slot->plan.random & 7));
 	range->addr = copy;
 	range->registration = 0;
+	range->kind = KVC_MEMORY_HOST;
+	range->device = 0;
 	return 0;
 }
 
@@ -156,35 +188,40 @@ static int prepare(struct fault_slot *slot)
 	}
 }
 
-int fault_slot_begin(struct fault_slot *slot, struct kvc_plugin_root *root,
-		     const struct kvc_descriptor *upper, enum fault_slot_state *out)
+static void descriptor_copy(struct fault_slot *slot)
+{
+	size_t bytes = slot->root->backend->host->descriptor_bytes;
+
+	if (bytes == 0 || bytes > sizeof(slot->lower))
+		bytes = sizeof(slot->lower);
+	memcpy(&slot->lower, slot->upper, bytes);
+	slot->lower.cookie = (uint64_t)(uintptr_t)slot;
+	if (slot->upper->container)
+		slot->lower.container = slot->upper->container->lower;
+}
+
+enum fault_slot_state fault_slot_begin(struct fault_slot *slot, struct kvc_plugin_root *root,
+				       const struct kvc_descriptor *upper)
 {
 	int rc;
 
-	*slot = (struct fault_slot){ .root = root, .upper = upper, .lower = *upper };
-	slot->lower.cookie = (uint64_t)(uintptr_t)slot;
-	if (upper->container)
-		slot->lower.container = upper->container->lower;
+	*slot = (struct fault_slot){ .root = root, .upper = upper };
+	descriptor_copy(slot);
 	slot->total_bytes = ranges_bytes(upper);
+	if (upper->container)
+		atomic_fetch_add(&upper->container->outstanding, 1);
 	if (upper->op >= KVC_OP_READ && upper->op <= KVC_OP_SYNC)
 		fault_rules_decide(&root->backend->rules, (enum fault_op)(upper->op - KVC_OP_READ),
 				   upper->container ? NULL : upper->name, &slot->plan);
-	*out = FAULT_SLOT_READY;
-	if (slot->plan.effect == FAULT_ERROR) {
-		fault_slot_end(slot, slot->plan.error);
-		*out = FAULT_SLOT_DONE;
-		return 0;
-	}
-	rc = prepare(slot);
+	rc = slot->plan.effect == FAULT_ERROR ? slot->plan.error : prepare(slot);
 	if (rc < 0) {
-		fault_slot_release(slot);
-		return rc;
+		fault_slot_end(slot, rc);
+		return FAULT_SLOT_DONE;
 	}
-	if (slot->plan.effect == FAULT_STALL) {
-		slot->due_ns = add_saturated(now_ns(), slot->plan.hold_ns);
-		*out = FAULT_SLOT_STALLED;
-	}
-	return 0;
+	if (slot->plan.effect != FAULT_STALL)
+		return FAULT_SLOT_READY;
+	slot->due_ns = add_saturated(now_ns(), slot->plan.hold_ns);
+	return FAULT_SLOT_STALLED;
 }
 
 void fault_slot_end(struct fault_slot *slot, int64_t result)
@@ -203,8 +240,12 @@ static void corrupt_read(const struct fault_slot *slot, uint64_t bytes)
 		const struct kvc_range *range = &slot->upper->ranges[i];
 
 		if (at < range->bytes) {
-			((unsigned char *)range->addr)[at] ^=
-				(unsigned char)(1u << (slot->plan.random & 7));
+			unsigned char byte;
+
+			if (range_copy(slot->root, range, at, &byte, 1, false) < 0)
+				return;
+			byte ^= (unsigned char)(1u << (slot->plan.random & 7));
+			(void)range_copy(slot->root, range, at, &byte, 1, true);
 			return;
 		}
 		at -= range->bytes;
@@ -220,6 +261,7 @@ static int64_t make_late(struct fault_slot *slot, int64_t result, struct fault_l
 	if (!late)
 		return -ENOMEM;
 	late->next = NULL;
+	late->root = slot->root;
 	late->due_ns = add_saturated(now_ns(), slot->plan.hold_ns);
 	late->bytes = (uint64_t)result;
 	late->data = slot->buffer;
@@ -239,7 +281,7 @@ void fault_late_write(const struct fault_late *late)
 		uint64_t bytes = range->bytes < late->bytes - done ? range->bytes :
 								     late->bytes - done;
 
-		memcpy(range->addr, late->data + done, bytes);
+		(void)range_copy(late->root, range, 0, late->data + done, bytes, true);
 		done += bytes;
 	}
 }
@@ -292,6 +334,8 @@ void fault_slot_finish(struct fault_slot *slot, const struct kvc_completion *com
 
 void fault_slot_release(struct fault_slot *slot)
 {
+	if (slot->upper->container)
+		atomic_fetch_sub(&slot->upper->container->outstanding, 1);
 	free(slot->ranges);
 	free(slot->buffer);
 	free(slot->other_name);

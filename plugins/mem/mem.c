@@ -12,11 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A registration, or memory that was handed out (registration 0). */
 struct mem_memory {
 	struct mem_memory *next;
 	uint64_t registration;
-	void *addr;
+	void *allocation; /* memory that was handed out, or NULL */
 };
 
 static int mem_backend_open(const struct kvc_backend_params *params,
@@ -46,41 +45,34 @@ static int mem_backend_open(const struct kvc_backend_params *params,
 	return 0;
 }
 
-static void memory_forget_all(struct kvc_plugin_backend *backend, uint32_t *out_registrations,
-			      uint32_t *out_allocations)
+static uint32_t memory_forget_all(struct kvc_plugin_backend *backend)
 {
-	*out_registrations = 0;
-	*out_allocations = 0;
-	while (backend->memory) {
+	uint32_t count = 0;
+
+	for (; backend->memory; count++) {
 		struct mem_memory *memory = backend->memory;
 
 		backend->memory = memory->next;
-		if (memory->registration) {
-			(*out_registrations)++;
-		} else {
-			(*out_allocations)++;
-			free(memory->addr);
-		}
+		free(memory->allocation);
 		free(memory);
 	}
+	return count;
 }
 
 static int mem_backend_close(struct kvc_plugin_backend *backend)
 {
-	uint32_t registrations;
-	uint32_t allocations;
+	uint32_t left;
 
 	if (!backend)
 		return 0;
 	if (atomic_load(&backend->roots) != 0)
 		return kvc_host_refuse(backend->host, -EBUSY, "%u roots are still open",
 				       atomic_load(&backend->roots));
-	memory_forget_all(backend, &registrations, &allocations);
+	left = memory_forget_all(backend);
 	kvc_host_debug(backend->host,
-		       "mem: closed; registrations: %llu made, %u left; allocations: %llu made, "
-		       "%u left",
-		       (unsigned long long)backend->registered_count, registrations,
-		       (unsigned long long)backend->allocated_count, allocations);
+		       "mem: closed; %llu registrations and %llu allocations made, %u left",
+		       (unsigned long long)backend->registered_count,
+		       (unsigned long long)backend->allocated_count, left);
 	(void)pthread_mutex_destroy(&backend->memory_lock);
 	free(backend);
 	return 0;
@@ -134,7 +126,7 @@ static int mem_root_query(struct kvc_plugin_root *root, struct kvc_attributes *o
 		.memory_kinds = (1u << KVC_MEMORY_HOST) | (1u << KVC_MEMORY_PLUGIN),
 		.flags = KVC_ATTRIBUTE_WHOLE | KVC_ATTRIBUTE_IN_PLACE | KVC_ATTRIBUTE_CANCELLABLE |
 			 KVC_ATTRIBUTE_LISTS | KVC_ATTRIBUTE_LOCAL | KVC_ATTRIBUTE_IF_ABSENT |
-			 KVC_ATTRIBUTE_LATE,
+			 KVC_ATTRIBUTE_LATE | KVC_ATTRIBUTE_REMOVES | KVC_ATTRIBUTE_SIZES,
 		.file_system = MEM_FILE_SYSTEM,
 	};
 
@@ -144,7 +136,7 @@ static int mem_root_query(struct kvc_plugin_root *root, struct kvc_attributes *o
 	return 0;
 }
 
-static int memory_remember(struct kvc_plugin_backend *backend, void *addr, bool registers,
+static int memory_remember(struct kvc_plugin_backend *backend, void *allocation,
 			   uint64_t *out_registration)
 {
 	struct mem_memory *memory = malloc(sizeof(*memory));
@@ -152,37 +144,40 @@ static int memory_remember(struct kvc_plugin_backend *backend, void *addr, bool 
 	if (!memory)
 		return -ENOMEM;
 	pthread_mutex_lock(&backend->memory_lock);
-	memory->registration = registers ? ++backend->last_registration : 0;
-	memory->addr = addr;
+	memory->registration = ++backend->last_registration;
+	memory->allocation = allocation;
 	memory->next = backend->memory;
 	backend->memory = memory;
-	if (registers)
-		backend->registered_count++;
-	else
+	if (allocation)
 		backend->allocated_count++;
+	else
+		backend->registered_count++;
 	*out_registration = memory->registration;
 	pthread_mutex_unlock(&backend->memory_lock);
 	return 0;
 }
 
-/* registration != 0 names a registration; else addr names an allocation. */
-static int memory_forget(struct kvc_plugin_backend *backend, uint64_t registration,
-			 const void *addr)
+static int memory_forget(struct kvc_plugin_backend *backend, uint64_t registration, bool allocated)
 {
 	struct mem_memory **link = &backend->memory;
 	struct mem_memory *memory;
 
 	pthread_mutex_lock(&backend->memory_lock);
 	while (*link && ((*link)->registration != registration ||
-			 (registration == 0 && (*link)->addr != addr)))
+			 ((*link)->allocation != NULL) != allocated))
 		link = &(*link)->next;
 	memory = *link;
 	if (memory)
 		*link = memory->next;
 	pthread_mutex_unlock(&backend->memory_lock);
 	if (!memory)
-		return -EINVAL;
+		return kvc_host_refuse(backend->host, -EINVAL, "there is no %s %llu",
+				       allocated ? "allocation" : "registration",
+				       (unsigned long long)registration);
+	free(memory->allocation);
 	free(memory);
+	kvc_host_debug(backend->host, "mem: %s %llu", allocated ? "freed" : "deregistered",
+		       (unsigned long long)registration);
 	return 0;
 }
 
@@ -193,7 +188,7 @@ static int mem_memory_register(struct kvc_plugin_backend *backend, const struct 
 
 	if (memory->kind == KVC_MEMORY_CUDA)
 		return kvc_host_refuse(backend->host, -ENOTSUP, "mem cannot reach device memory");
-	rc = memory_remember(backend, memory->addr, true, out_registration);
+	rc = memory_remember(backend, NULL, out_registration);
 	if (rc < 0)
 		return rc;
 	kvc_host_debug(backend->host, "mem: registered %llu bytes as %llu",
@@ -203,19 +198,12 @@ static int mem_memory_register(struct kvc_plugin_backend *backend, const struct 
 
 static int mem_memory_deregister(struct kvc_plugin_backend *backend, uint64_t registration)
 {
-	int rc = registration ? memory_forget(backend, registration, NULL) : -EINVAL;
-
-	if (rc < 0)
-		return kvc_host_refuse(backend->host, rc, "there is no registration %llu",
-				       (unsigned long long)registration);
-	kvc_host_debug(backend->host, "mem: deregistered %llu", (unsigned long long)registration);
-	return 0;
+	return memory_forget(backend, registration, false);
 }
 
 static int mem_memory_alloc(struct kvc_plugin_backend *backend, uint64_t bytes,
-			    struct kvc_memory *out)
+			    struct kvc_memory *out, uint64_t *out_registration)
 {
-	uint64_t unused;
 	void *addr;
 	int rc;
 
@@ -224,7 +212,7 @@ static int mem_memory_alloc(struct kvc_plugin_backend *backend, uint64_t bytes,
 	rc = posix_memalign(&addr, 4096, bytes);
 	if (rc != 0)
 		return -rc;
-	rc = memory_remember(backend, addr, false, &unused);
+	rc = memory_remember(backend, addr, out_registration);
 	if (rc < 0) {
 		free(addr);
 		return rc;
@@ -234,17 +222,26 @@ static int mem_memory_alloc(struct kvc_plugin_backend *backend, uint64_t bytes,
 	out->addr = addr;
 	out->bytes = bytes;
 	out->fd = 0;
+	out->flags = 0;
 	out->fd_offset = 0;
+	kvc_host_debug(backend->host, "mem: allocated %llu bytes as %llu",
+		       (unsigned long long)bytes, (unsigned long long)*out_registration);
 	return 0;
 }
 
-static int mem_memory_free(struct kvc_plugin_backend *backend, const struct kvc_memory *memory)
+static int mem_memory_free(struct kvc_plugin_backend *backend, uint64_t registration)
 {
-	int rc = memory_forget(backend, 0, memory->addr);
+	return memory_forget(backend, registration, true);
+}
 
-	if (rc < 0)
-		return kvc_host_refuse(backend->host, rc, "this memory was not handed out by mem");
-	free(memory->addr);
+static int mem_memory_copy(struct kvc_plugin_backend *backend, void *to,
+			   const struct kvc_memory *to_memory, const void *from,
+			   const struct kvc_memory *from_memory, uint64_t bytes)
+{
+	(void)backend;
+	(void)to_memory; /* host memory, all of it */
+	(void)from_memory;
+	memcpy(to, from, bytes);
 	return 0;
 }
 
@@ -257,6 +254,7 @@ static int mem_container_open(struct kvc_plugin_root *root, const char *name, ui
 	if (!container)
 		return -ENOMEM;
 	container->root = root;
+	atomic_init(&container->outstanding, 0);
 	rc = mem_container_find(root->space, root->backend->capacity_bytes, name,
 				root->read_only ? 0 : bytes, &container->store);
 	if (rc < 0) {
@@ -285,8 +283,18 @@ static int mem_container_set_size(struct kvc_plugin_container *container, uint64
 
 static int mem_container_close(struct kvc_plugin_container *container)
 {
+	if (!container)
+		return 0;
+	if (atomic_load(&container->outstanding) != 0)
+		return -EBUSY;
+	mem_container_put(container->root->space, container->store);
 	free(container);
 	return 0;
+}
+
+static int mem_container_remove(struct kvc_plugin_root *root, const char *name)
+{
+	return root->read_only ? -EROFS : mem_container_forget(root->space, name);
 }
 
 static int mem_list(struct kvc_plugin_root *root, const char *prefix, kvc_list_fn fn, void *context)
@@ -330,9 +338,11 @@ static const struct kvc_plugin mem_plugin = {
 	.memory_deregister = mem_memory_deregister,
 	.memory_alloc = mem_memory_alloc,
 	.memory_free = mem_memory_free,
+	.memory_copy = mem_memory_copy,
 	.container_open = mem_container_open,
 	.container_resize = mem_container_set_size,
 	.container_close = mem_container_close,
+	.container_remove = mem_container_remove,
 	.list = mem_list,
 	.usage = mem_usage,
 	.reclaim = mem_reclaim,

@@ -46,9 +46,10 @@ struct mem_space {
 	char location[];
 };
 
-/* A container belongs to its space and outlives its handles. */
+/* A container belongs to its space and outlives its handles; a removed one lives as long as they. */
 struct mem_container {
 	struct mem_container *next;
+	uint32_t references;   /* under the space's container_lock */
 	pthread_rwlock_t lock; /* read: reads; write: writes and resize */
 	unsigned char *data;
 	uint64_t bytes;
@@ -76,8 +77,11 @@ int mem_object_remove(struct mem_space *space, const char *name, uint32_t name_b
 		      const uint64_t if_version[2]);
 int mem_space_list(struct mem_space *space, const char *prefix, kvc_list_fn fn, void *context);
 
+/* With a reference. bytes 0: it has to exist (-ENOENT); another size: -EEXIST. */
 int mem_container_find(struct mem_space *space, uint64_t capacity, const char *name, uint64_t bytes,
 		       struct mem_container **out);
+void mem_container_put(struct mem_space *space, struct mem_container *container);
+int mem_container_forget(struct mem_space *space, const char *name);
 int mem_container_resize(struct mem_space *space, uint64_t capacity,
 			 struct mem_container *container, uint64_t bytes);
 
@@ -103,17 +107,20 @@ struct kvc_plugin_root {
 struct kvc_plugin_container {
 	struct kvc_plugin_root *root;
 	struct mem_container *store;
+	atomic_uint outstanding; /* descriptors */
 };
 
 /* The data path, queue.c. */
-int mem_queue_create(struct kvc_plugin_root *root, uint32_t depth, struct kvc_plugin_queue **out);
+int mem_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
+		     struct kvc_plugin_queue **out);
 int mem_queue_destroy(struct kvc_plugin_queue *queue);
 int mem_queue_submit(struct kvc_plugin_queue *queue,
 		     const struct kvc_descriptor *const *descriptors, uint32_t count);
 int mem_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out, uint32_t max,
 		   uint64_t wait_ns);
 int mem_queue_event_fd(struct kvc_plugin_queue *queue);
-int mem_queue_cancel(struct kvc_plugin_queue *queue);
+int mem_queue_cancel(struct kvc_plugin_queue *queue,
+		     const struct kvc_descriptor *const *descriptors, uint32_t count);
 
 /* What a descriptor does, execute.c. Writes the completion but for its cookie. */
 void mem_execute(struct kvc_plugin_root *root, const struct kvc_descriptor *descriptor,

@@ -22,7 +22,7 @@ struct kvc_plugin_queue {
 	uint32_t depth;
 	uint32_t first;
 	uint32_t count;
-	uint32_t cancelled; /* so many at the front end in -ECANCELED */
+	uint32_t cancelled; /* so many at the front will end in -ECANCELED */
 	struct mem_entry entries[];
 };
 
@@ -40,9 +40,11 @@ static struct timespec timespec_of(uint64_t ns)
 				  .tv_nsec = (long)(ns % 1000000000u) };
 }
 
-int mem_queue_create(struct kvc_plugin_root *root, uint32_t depth, struct kvc_plugin_queue **out)
+int mem_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
+		     struct kvc_plugin_queue **out)
 {
 	struct kvc_plugin_queue *queue;
+	uint32_t depth = params->depth;
 
 	if (depth == 0)
 		depth = 1;
@@ -103,6 +105,8 @@ int mem_queue_submit(struct kvc_plugin_queue *queue,
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t at = (queue->first + queue->count + i) % queue->depth;
 
+		if (descriptors[i]->container)
+			atomic_fetch_add(&descriptors[i]->container->outstanding, 1);
 		queue->entries[at] =
 			(struct mem_entry){ .descriptor = descriptors[i], .due_ns = due };
 	}
@@ -139,6 +143,8 @@ static void take_first(struct kvc_plugin_queue *queue, struct kvc_completion *ou
 	} else {
 		mem_execute(queue->root, descriptor, out);
 	}
+	if (descriptor->container)
+		atomic_fetch_sub(&descriptor->container->outstanding, 1);
 	queue->first = (queue->first + 1) % queue->depth;
 	queue->count--;
 }
@@ -171,9 +177,30 @@ int mem_queue_event_fd(struct kvc_plugin_queue *queue)
 	return rc < 0 ? rc : queue->timer_fd;
 }
 
-int mem_queue_cancel(struct kvc_plugin_queue *queue)
+static struct mem_entry *entry_at(struct kvc_plugin_queue *queue, uint32_t n)
 {
-	queue->cancelled = queue->count;
+	return &queue->entries[(queue->first + n) % queue->depth];
+}
+
+/* Moves entry n to the end of the cancelled ones in front. */
+static void cancel_entry(struct kvc_plugin_queue *queue, uint32_t n)
+{
+	struct mem_entry entry = *entry_at(queue, n);
+
+	for (; n > queue->cancelled; n--)
+		*entry_at(queue, n) = *entry_at(queue, n - 1);
+	*entry_at(queue, queue->cancelled++) = entry;
+}
+
+int mem_queue_cancel(struct kvc_plugin_queue *queue,
+		     const struct kvc_descriptor *const *descriptors, uint32_t count)
+{
+	if (!descriptors)
+		queue->cancelled = queue->count;
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t n = queue->cancelled; n < queue->count; n++)
+			if (entry_at(queue, n)->descriptor == descriptors[i])
+				cancel_entry(queue, n);
 	(void)timer_arm(queue);
 	return 0;
 }

@@ -232,6 +232,7 @@ static int shard_snapshot(struct mem_shard *shard, const char *prefix, struct me
 static int list_one(struct mem_object *object, kvc_list_fn fn, void *context)
 {
 	struct kvc_list_entry entry = {
+		.size = sizeof(entry),
 		.name = object->name,
 		.name_bytes = object->name_bytes,
 		.object_bytes = object->bytes,
@@ -282,6 +283,7 @@ static int container_new(struct mem_space *space, uint64_t capacity, const char 
 		goto free_container;
 	memcpy(container->name, name, name_bytes);
 	container->bytes = bytes;
+	container->references = 1;
 	(void)pthread_rwlock_init(&container->lock, NULL);
 	container->next = space->containers;
 	space->containers = container;
@@ -311,8 +313,45 @@ int mem_container_find(struct mem_space *space, uint64_t capacity, const char *n
 		rc = -EEXIST;
 	else
 		*out = container;
+	if (rc == 0)
+		(*out)->references++;
 	pthread_mutex_unlock(&space->container_lock);
 	return rc;
+}
+
+/* The container_lock is held. */
+static void container_unref(struct mem_space *space, struct mem_container *container)
+{
+	if (--container->references != 0)
+		return;
+	mem_space_release(space, container->bytes);
+	(void)pthread_rwlock_destroy(&container->lock);
+	free(container->data);
+	free(container);
+}
+
+void mem_container_put(struct mem_space *space, struct mem_container *container)
+{
+	pthread_mutex_lock(&space->container_lock);
+	container_unref(space, container);
+	pthread_mutex_unlock(&space->container_lock);
+}
+
+int mem_container_forget(struct mem_space *space, const char *name)
+{
+	struct mem_container **link = &space->containers;
+	struct mem_container *container;
+
+	pthread_mutex_lock(&space->container_lock);
+	while (*link && strcmp((*link)->name, name) != 0)
+		link = &(*link)->next;
+	container = *link;
+	if (container) {
+		*link = container->next;
+		container_unref(space, container);
+	}
+	pthread_mutex_unlock(&space->container_lock);
+	return container ? 0 : -ENOENT;
 }
 
 int mem_container_resize(struct mem_space *space, uint64_t capacity,
