@@ -414,22 +414,49 @@ int kvc_config_load_file(struct kvc_config *config, const char *path)
 
 /* ---------------------------------------------------------------- single keys */
 
-/* The row that a path names; NULL for a path that no table knows. */
-static const struct kvc_option *option_of_path(const char *path)
+/* Does any section have this option? Then it may stand at the top level as well. */
+static const struct kvc_option *flat_option(const char *name)
+{
+	const struct kvc_option *option = NULL;
+
+	for (size_t i = 0; i < kvc_section_count && !option; i++)
+		option = kvc_section_option_find(&kvc_sections[i], kvc_option_canonical(name));
+	return option;
+}
+
+/* The row that a path names. *out stays NULL where only the plugin itself, or SGLang, knows the
+ * key. */
+static int option_of_path(const char *path, const struct kvc_option **out)
 {
 	const struct kvc_section *section;
 	char name[KVC_PATH_BYTES];
-	const char *dot;
+	const char *dot, *key;
 
-	if (strncmp(path, "plugin.", 7) != 0)
-		return kvc_top_option_find(path);
+	if (strcmp(path, "plugin") == 0)
+		return kvc_fail(-EINVAL, "plugin: this is the table of sections; set "
+					 "plugin.<name>.active instead");
+	if (strncmp(path, "plugin.", 7) != 0) {
+		*out = kvc_top_option_find(path);
+		if (*out || flat_option(path) || kvc_key_is_tolerated(path))
+			return 0;
+		return kvc_option_unknown(kvc_top_options, kvc_top_option_count, "top level",
+					  path);
+	}
 	dot = strchr(path + 7, '.');
-	if (!dot || (size_t)(dot - path - 7) >= sizeof(name))
-		return NULL;
-	memcpy(name, path + 7, (size_t)(dot - path - 7));
-	name[dot - path - 7] = '\0';
+	if (!dot)
+		return kvc_fail(-EINVAL, "%s: this is a section; set one of its keys", path);
+	key = dot + 1;
+	(void)snprintf(name, sizeof(name), "%.*s", (int)(dot - path - 7), path + 7);
 	section = kvc_section_find(name);
-	return section ? kvc_section_option_find(section, kvc_option_canonical(dot + 1)) : NULL;
+	if (!section)
+		return 0;
+	if (section->free_table && strncmp(key, section->free_table,
+					   strlen(section->free_table)) == 0)
+		return 0;
+	*out = kvc_section_option_find(section, kvc_option_canonical(key));
+	(void)snprintf(name, sizeof(name), "plugin.%s", section->name);
+	return *out ? 0 :
+		      kvc_option_unknown(section->options, section->option_count, name, key);
 }
 
 /* {"plugin": {"posix": {"use_uring": value}}} from "plugin.posix.use_uring"; takes the value. */
@@ -463,7 +490,7 @@ static bool is_path(const char *path)
 
 int kvc_config_set(struct kvc_config *config, const char *path, const char *value)
 {
-	const struct kvc_option *option;
+	const struct kvc_option *option = NULL;
 	char quoted[KVC_QUOTED_BYTES];
 	json_t *text, *checked, *document;
 	int rc;
@@ -472,10 +499,12 @@ int kvc_config_set(struct kvc_config *config, const char *path, const char *valu
 		return kvc_fail(-EINVAL, "kvc_config_set: invalid argument");
 	if (!is_path(path))
 		return kvc_fail(-EINVAL, "%s is not the path of a key", kvc_quote(quoted, path));
+	rc = option_of_path(path, &option);
+	if (rc < 0)
+		return rc;
 	text = value ? json_string(value) : json_null();
 	if (!text)
 		return kvc_fail(-EINVAL, "%s: not valid UTF-8", path);
-	option = option_of_path(path);
 	if (option && value) {
 		rc = kvc_value_check(option, path, text, &checked);
 		if (rc < 0) {

@@ -101,8 +101,8 @@ void kvc_nearest_offer(struct kvc_nearest *nearest, const char *word)
 	nearest->distance = distance;
 }
 
-static int fail_unknown(const struct kvc_option *table, size_t count, const char *section,
-			const char *name)
+int kvc_option_unknown(const struct kvc_option *table, size_t count, const char *section,
+		       const char *name)
 {
 	struct kvc_nearest nearest = { .wanted = name };
 	char quoted[KVC_QUOTED_BYTES];
@@ -159,7 +159,7 @@ int kvc_options_validate(const struct kvc_option *table, size_t count, const cha
 
 	for (size_t i = 0; i < given_count && strict; i++)
 		if (!kvc_option_find(table, count, given[i].name))
-			return fail_unknown(table, count, section, given[i].name);
+			return kvc_option_unknown(table, count, section, given[i].name);
 	settings = calloc(count + 1, sizeof(*settings));
 	if (!settings)
 		return -ENOMEM;

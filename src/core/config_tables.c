@@ -193,9 +193,9 @@ static const struct kvc_option fault_options[] = {
 	    "Start of the random sequence; 0 = another one each time, told in the debug log."),
 	ROW("rules", "string", "", "", "", 0,
 	    "Which faults happen when; the language is in docs/fault-plugin.md."),
-	ROW("cancellable", "string", "", "lower", "lower | true | false", 0,
+	ROW("cancellable", "string", "", "lower", "lower | true | false", FLAG,
 	    "Whether roots end everything at once when asked to; lower = as the plugin below."),
-	ROW("local", "string", "", "lower", "lower | true | false", 0,
+	ROW("local", "string", "", "lower", "lower | true | false", FLAG,
 	    "Whether roots look like local devices; lower = as the plugin below."),
 };
 

@@ -60,6 +60,10 @@ char *kvc_value_text(const json_t *value);
 const struct kvc_option *kvc_option_find(const struct kvc_option *table, size_t count,
 					 const char *name);
 
+/* Records that `section` has no such key, with the nearest one; returns -EINVAL. */
+int kvc_option_unknown(const struct kvc_option *table, size_t count, const char *section,
+		       const char *name);
+
 /* Edit distance that counts a swap of neighbours as one, letters of any case as equal. */
 size_t kvc_edit_distance(const char *a, const char *b);
 
