@@ -26,10 +26,11 @@ struct fsobj_params {
 
 /* What was found out about a root at open. */
 struct fsobj_info {
-	bool direct;	/* O_DIRECT passed its probe */
-	bool read_only; /* by wish, or the mount is */
-	bool local;	/* a local file system: locks are shared by all its users */
-	bool tmpfile;	/* O_TMPFILE and linkat work */
+	bool direct;	   /* O_DIRECT passed its probe */
+	bool read_only;	   /* by wish, or the mount is */
+	bool local;	   /* a local file system: locks are shared by all its users */
+	bool tmpfile;	   /* O_TMPFILE and linkat work */
+	bool preallocates; /* blocks are reserved before a new object is written */
 	uint32_t alignment;
 	char file_system[32];
 	char note[KVC_ATTRIBUTE_TEXT_BYTES];
@@ -45,7 +46,6 @@ struct fsobj_folder {
 struct fsobj_file {
 	int fd;
 	bool direct;
-	bool writing;
 	struct fsobj_folder folder;
 	const char *name; /* the caller's, must stay */
 	uint32_t name_bytes;

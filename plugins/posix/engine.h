@@ -55,7 +55,6 @@ struct posix_op {
 	uint32_t iov_end;
 	uint32_t retries;
 	_Atomic bool cancelled; /* no further stage is begun */
-	bool late;		/* the last range is still to be filled */
 	int folder_fd;
 	_Alignas(16) unsigned char engine[POSIX_ENGINE_BYTES];
 	struct iovec iov[POSIX_MAX_RANGES];

@@ -144,6 +144,9 @@ int posix_queue_submit(struct kvc_plugin_queue *queue,
 		outstanding_add(queue, op);
 		queue->bytes_in_flight += op->bytes;
 		accepted++;
+		/* What is issued runs while the next object is begun and its last range is made. */
+		if (descriptor->op == KVC_OP_WRITE)
+			queue->engine->flush(queue);
 		/* A look at an inode is shorter than the way to a thread. */
 		if (queue->engine->whole && descriptor->op != KVC_OP_STAT)
 			queue->engine->start(queue, op);
