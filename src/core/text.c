@@ -11,7 +11,7 @@
 
 void kvc_text_init(struct kvc_text *text, char *buffer, size_t bytes)
 {
-	*text = (struct kvc_text){.buffer = buffer, .bytes = buffer ? bytes : 0};
+	*text = (struct kvc_text){ .buffer = buffer, .bytes = buffer ? bytes : 0 };
 	if (text->bytes > 0)
 		buffer[0] = '\0';
 }
@@ -53,7 +53,7 @@ void kvc_text_bytes(struct kvc_text *text, const char *data, size_t bytes)
  * every check of a following byte, so nothing past it is read. */
 static size_t utf8_sequence(const unsigned char *at)
 {
-	static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
+	static const uint32_t smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
 	uint32_t code;
 	size_t bytes;
 

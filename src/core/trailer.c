@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/trailer.h"
 
+#include "core/crc.h"
 #include "core/hash.h"
 
 #include <endian.h>
 #include <errno.h>
-#include <isa-l/crc.h>
 #include <string.h>
 
 static const uint8_t magic[8] = {0x4b, 0x56, 0x43, 0x54, 0x52, 0x4c, 0x0d, 0x0a};
@@ -83,12 +83,6 @@ static uint64_t get64(const uint8_t *block, size_t at)
 	return le64toh(le);
 }
 
-/* ISA-L takes a pointer to non-const and leaves the final inversion to the caller. */
-static uint32_t crc32c(const uint8_t *block)
-{
-	return ~crc32_iscsi((unsigned char *)(uintptr_t)block, AT_CRC, ~0u);
-}
-
 void kvc_trailer_encode(const struct kvc_trailer *trailer, uint8_t block[KVC_TRAILER_BYTES])
 {
 	uint8_t name_hash[16];
@@ -122,7 +116,7 @@ void kvc_trailer_encode(const struct kvc_trailer *trailer, uint8_t block[KVC_TRA
 		put64(block, AT_PART_BYTES + 8 * (size_t)i, trailer->part_bytes[i]);
 	if (trailer->name_bytes <= KVC_TRAILER_NAME_BYTES)
 		memcpy(block + AT_NAME, trailer->name, trailer->name_bytes);
-	put32(block, AT_CRC, crc32c(block));
+	put32(block, AT_CRC, kvc_crc32c(block, AT_CRC));
 }
 
 /* The part sizes, and that they add up to what the block says of payload and object. */
@@ -148,7 +142,7 @@ int kvc_trailer_decode(const uint8_t block[KVC_TRAILER_BYTES], struct kvc_traile
 {
 	if (memcmp(block + AT_MAGIC, magic, sizeof(magic)) != 0)
 		return -ENOMSG;
-	if (get32(block, AT_CRC) != crc32c(block))
+	if (get32(block, AT_CRC) != kvc_crc32c(block, AT_CRC))
 		return -EBADMSG;
 	memset(out, 0, sizeof(*out));
 	out->major = get16(block, AT_MAJOR);

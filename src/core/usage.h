@@ -21,7 +21,7 @@
 
 #define KVC_USAGE_SLOTS 4096u /* namespaces counted one by one; later ones share "others" */
 
-struct kvc_usage;
+struct kvc_usage_map; /* of one root */
 
 struct kvc_usage_count {
 	uint64_t ns_hash;
@@ -38,32 +38,32 @@ struct kvc_usage_count {
  * it is) is no error: memory takes its place, and the log says why at debug level.
  * Errors: -ENOMEM.
  */
-int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage **out);
-void kvc_usage_close(struct kvc_usage *usage);
+int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out);
+void kvc_usage_close(struct kvc_usage_map *usage);
 
 /* The counts began at 0 in this process's hands, whatever the root holds: a recount is due.
  * kvc_usage_recount() ends that. */
-bool kvc_usage_is_new(const struct kvc_usage *usage);
+bool kvc_usage_is_new(const struct kvc_usage_map *usage);
 
 /* The counts are shared with other processes: they lie in the file. */
-bool kvc_usage_is_shared(const struct kvc_usage *usage);
+bool kvc_usage_is_shared(const struct kvc_usage_map *usage);
 
 /*
  * kvc_usage_check - for a housekeeping thread: when the file was cut, removed or replaced, goes over
  * to the file that is there now (or a new one), while other threads go on counting.
  * Returns 1 when it did: ask kvc_usage_is_new() again; else 0.
  */
-int kvc_usage_check(struct kvc_usage *usage);
+int kvc_usage_check(struct kvc_usage_map *usage);
 
 /* ns_hash 0 is allowed: roots without namespaces. */
-void kvc_usage_add(struct kvc_usage *usage, uint64_t ns_hash, int64_t bytes_delta,
+void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_delta,
 		   int64_t objects_delta);
 
 /* Of all namespaces. Either output may be NULL. */
-void kvc_usage_total(struct kvc_usage *usage, uint64_t *out_bytes, uint64_t *out_objects);
+void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects);
 
 /* Of one. -ENOENT: it has no count of its own (nothing was counted, or it is among the others). */
-int kvc_usage_namespace(struct kvc_usage *usage, uint64_t ns_hash, uint64_t *out_bytes,
+int kvc_usage_namespace(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t *out_bytes,
 			uint64_t *out_objects);
 
 /*
@@ -72,14 +72,14 @@ int kvc_usage_namespace(struct kvc_usage *usage, uint64_t ns_hash, uint64_t *out
  * @out_drift_bytes   absolute difference to what was counted; may be NULL
  * Errors: -ENOSPC: it is among the others, which only kvc_usage_recount() can correct.
  */
-int kvc_usage_correct(struct kvc_usage *usage, uint64_t ns_hash, uint64_t bytes, uint64_t objects,
-		      uint64_t *out_drift_bytes);
+int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t bytes,
+		      uint64_t objects, uint64_t *out_drift_bytes);
 
 /*
  * kvc_usage_recount - the same for a whole root: namespaces that counts[] lacks become 0, each is
  * in it once. Returns the drift in bytes, absolute, of all namespaces together.
  */
-uint64_t kvc_usage_recount(struct kvc_usage *usage, const struct kvc_usage_count *counts,
+uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
 			   size_t count);
 
 #endif
