@@ -105,6 +105,10 @@ static int check_ranks(struct kvc_namespace_params *p)
 		return kvc_fail(-EINVAL,
 				"namespace: tp_lcm_size = %u is no multiple of tp_size = %u",
 				p->tp_lcm_size, p->tp_size);
+	if (p->tp_lcm_size / p->tp_size > KVC_NAMESPACE_SPLITS_MAX)
+		return kvc_fail(-EINVAL,
+				"namespace: tp_lcm_size = %u is more than %u times tp_size = %u",
+				p->tp_lcm_size, KVC_NAMESPACE_SPLITS_MAX, p->tp_size);
 	return 0;
 }
 

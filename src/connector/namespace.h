@@ -18,10 +18,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KVC_NAMESPACE_ID_BYTES	64u
-#define KVC_NAMESPACE_SLUG_MAX	40u
-#define KVC_NAMESPACE_TEXT_MAX	65536u /* bytes of one text field */
-#define KVC_NAMESPACE_RANKS_MAX 65536u /* of each parallel dimension */
+#define KVC_NAMESPACE_ID_BYTES	 64u
+#define KVC_NAMESPACE_SLUG_MAX	 40u
+#define KVC_NAMESPACE_TEXT_MAX	 65536u /* bytes of one text field */
+#define KVC_NAMESPACE_RANKS_MAX	 65536u /* of each parallel dimension */
+#define KVC_NAMESPACE_SPLITS_MAX 1024u	/* tp_lcm_size / tp_size */
 
 /* Hashed. Texts are owned, NULL = absent; sizes are >= 1. */
 struct kvc_namespace_fields {

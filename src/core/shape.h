@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define KVC_SHAPE_PARTS_MAX 64u
+#define KVC_SHAPE_SERIES_MAX 256u /* K and V of 128 layers, a tensor each */
 
 /* piece_count pieces of piece_bytes, piece_stride_bytes apart, from a base address. */
 struct kvc_series {
@@ -38,7 +39,7 @@ struct kvc_shape {
 	uint64_t ns_hash;	/* namespace fingerprint, for the trailer */
 	uint64_t pool_fingerprint;
 	struct kvc_shape_part parts[KVC_SHAPE_PARTS_MAX];
-	struct kvc_series series[KVC_SHAPE_PARTS_MAX];
+	struct kvc_series series[KVC_SHAPE_SERIES_MAX];
 };
 
 #endif
