@@ -27,6 +27,7 @@ struct replay_reader {
 	uint64_t sequence;
 	uint64_t bad_lines;
 	uint64_t dropped;
+	struct replay_request *pending; /* read by replay_reader_detect() */
 	enum replay_form form;
 	bool skip_bad;
 	char error[256];
@@ -86,6 +87,7 @@ void replay_reader_close(struct replay_reader *reader)
 	if (reader == NULL)
 		return;
 	fclose(reader->file);
+	free(reader->pending);
 	free(reader->line);
 	free(reader);
 }
@@ -95,6 +97,8 @@ int replay_reader_rewind(struct replay_reader *reader)
 	if (fseeko(reader->file, 0, SEEK_SET) != 0)
 		return fail(reader, -errno, "the trace cannot be read again: %s",
 			    strerrordesc_np(errno));
+	free(reader->pending);
+	reader->pending = NULL;
 	reader->position = 0;
 	reader->line_number = 0;
 	return 0;
@@ -414,6 +418,11 @@ static int parse_line(struct replay_reader *reader, struct replay_request **out)
 
 int replay_reader_next(struct replay_reader *reader, struct replay_request **out)
 {
+	if (reader->pending != NULL) {
+		*out = reader->pending;
+		reader->pending = NULL;
+		return 1;
+	}
 	for (;;) {
 		struct replay_request *request = NULL;
 		int error = read_line(reader);
@@ -438,6 +447,11 @@ int replay_reader_next(struct replay_reader *reader, struct replay_request **out
 		*out = request;
 		return 1;
 	}
+}
+
+int replay_reader_detect(struct replay_reader *reader)
+{
+	return reader->pending != NULL ? 1 : replay_reader_next(reader, &reader->pending);
 }
 
 const char *replay_reader_error(const struct replay_reader *reader)

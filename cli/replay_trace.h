@@ -54,6 +54,9 @@ int replay_reader_open(const char *path, bool skip_bad, struct replay_reader **o
  */
 int replay_reader_next(struct replay_reader *reader, struct replay_request **out);
 
+/* Reads ahead to the first request, so that the form is known: as replay_reader_next(). */
+int replay_reader_detect(struct replay_reader *reader);
+
 /* Back to the first line. -ESPIPE: the trace is not a file. */
 int replay_reader_rewind(struct replay_reader *reader);
 
