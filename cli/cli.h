@@ -36,12 +36,17 @@ enum cli_exit {
 /* The --model ... options of a command, in the order given; read by cli_namespace_open(). */
 struct cli_namespace_options {
 	struct kvc_namespace_params params;
-	const char *pool; /* --pool; NULL = not given */
+	const char *pool;	/* --pool; NULL = not given */
 	const char *part_bytes; /* --part-bytes: pages of a pool; NULL = single objects */
-	bool hex;	  /* --hex: keys are hexadecimal */
+	uint32_t byte_order;	/* --byte-order, enum kvc_byte_order */
+	bool copy_mode;		/* --copy-mode */
+	bool hex;		/* --hex: keys are hexadecimal */
 };
 
 struct cli_override; /* one -c, -D or -s */
+
+#define CLI_PAGE_TOKENS 64u	 /* --page-tokens when it is not given */
+#define CLI_OBJECT_POOL "object" /* --pool of single objects when it is not given */
 
 struct kvc_cli {
 	const char *command; /* name of the running command */
@@ -97,6 +102,12 @@ enum cli_parse_flag {
 int cli_parse(struct kvc_cli *cli, const struct argp *argp, unsigned flags, int argc, char **argv,
 	      void *input);
 
+/* Ends the process after --help and --version have printed: 0, or the code of a write error. */
+void cli_help_done(void) __attribute__((noreturn));
+
+/* The --help text of an argp tree on stdout. */
+void cli_help_print(const struct argp *argp, const char *name);
+
 /* In an argp parser: remembers the text and returns EINVAL, which ends the parse with CLI_USAGE. */
 error_t cli_argp_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -108,6 +119,19 @@ error_t cli_argp_number(const char *name, const char *text, uint64_t least, uint
 error_t cli_argp_u32(const char *name, const char *text, uint32_t least, uint32_t most,
 		     uint32_t *out);
 error_t cli_argp_seconds(const char *name, const char *text, double least, double *out);
+
+/* How an unknown command or a missing argument is told: CLI_USAGE, with a pointer to --help. */
+int cli_usage(struct kvc_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Frees what the options allocated. */
+void cli_options_free(struct kvc_cli *cli);
+
+/* The argp of the options that every command takes; its input is the struct kvc_cli. */
+extern const struct argp cli_global_argp;
+
+/* What a failed argp_parse() was about: cli_argp_error()'s text, or what getopt refused. */
+void cli_argp_explain(const struct argp *argp, int argc, char **argv, int next);
+const char *cli_argp_text(void);
 
 /* A new configuration from -c, -D and -s, in that order: 0 or CLI_CONFIG. */
 int cli_config_build(struct kvc_cli *cli, struct kvc_config **out);
@@ -124,11 +148,13 @@ int cli_store_open(struct kvc_cli *cli, unsigned flags);
 int cli_namespace_open(struct kvc_cli *cli, struct kvc_namespace **out);
 
 /* Also for a store of the command's own. */
-int cli_namespace_open_in(struct kvc_cli *cli, struct kvc_store *store,
-			  struct kvc_namespace **out);
+int cli_namespace_open_in(struct kvc_cli *cli, struct kvc_store *store, struct kvc_namespace **out);
 
-/* The pool of --pool and --part-bytes, without memory; the command closes it. */
-int cli_pool_open(struct kvc_cli *cli, struct kvc_namespace *ns, struct kvc_pool **out);
+/* The pool of --pool and --part-bytes, without memory; the command closes it. out_sizes: NULL, or
+ * its part sizes, out_count of them. */
+#define CLI_PARTS_MAX 64
+int cli_pool_open(struct kvc_cli *cli, struct kvc_namespace *ns, struct kvc_pool **out,
+		  uint64_t out_sizes[CLI_PARTS_MAX], uint32_t *out_count);
 
 /* --pool, or its default for single objects. */
 const char *cli_pool_name(const struct kvc_cli *cli);
@@ -155,9 +181,16 @@ int cli_error(struct kvc_cli *cli, int exit_code, const char *format, ...)
 int cli_fail(struct kvc_cli *cli, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* Like cli_fail(), with the exit code given. */
+int cli_fail_as(struct kvc_cli *cli, int exit_code, int error, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
 /* Like cli_fail(), the cause from the errno alone: for calls that are not the library's. */
 int cli_fail_errno(struct kvc_cli *cli, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* "ENOENT" of either sign; "" for 0 and what is no errno. */
+const char *cli_errno_name(int error);
 
 int cli_exit_of_errno(int error);
 int cli_exit_of_open(int error); /* of kvc_store_open() */
@@ -191,6 +224,11 @@ const char *cli_bold(const struct kvc_cli *cli);
 const char *cli_red(const struct kvc_cli *cli);
 const char *cli_green(const struct kvc_cli *cli);
 const char *cli_plain(const struct kvc_cli *cli);
+
+/* Whether a descriptor is a terminal that knows escape sequences, and whether colours are wanted
+ * there (NO_COLOR). */
+bool cli_terminal_usable(int fd);
+bool cli_color_wanted(int fd);
 
 /* After SIGINT: the command stops soon, cleans up, and returns CLI_INTERRUPTED. */
 bool cli_interrupted(void);

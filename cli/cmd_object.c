@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcellar put, get: one object by key. */
+#include "cli.h"
+#include "file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	OPTION_OVERWRITE = 0x200,
+	OPTION_TIMEOUT,
+};
+
+struct object_arguments {
+	const char *key;
+	const char *file;
+	bool overwrite;
+	double timeout_seconds;
+};
+
+static uint32_t timeout_ms(const struct object_arguments *arguments)
+{
+	double ms = arguments->timeout_seconds * 1000;
+
+	if (ms <= 0)
+		return 0; /* the configuration's */
+	return ms < 1 ? 1 : ms > 3600000 ? 3600000 : (uint32_t)ms;
+}
+
+static error_t parse_object(int key, char *argument, struct argp_state *state)
+{
+	struct object_arguments *arguments = state->input;
+
+	switch (key) {
+	case 'o':
+		arguments->file = argument;
+		return 0;
+	case OPTION_OVERWRITE:
+		arguments->overwrite = true;
+		return 0;
+	case OPTION_TIMEOUT:
+		return cli_argp_seconds("--timeout", argument, 0.001, &arguments->timeout_seconds);
+	case ARGP_KEY_NO_ARGS:
+		return cli_argp_error("no key given");
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* ---------------------------------------------------------------- put */
+
+static error_t parse_put(int key, char *argument, struct argp_state *state)
+{
+	struct object_arguments *arguments = state->input;
+
+	if (key != ARGP_KEY_ARG)
+		return parse_object(key, argument, state);
+	if (state->arg_num == 0)
+		arguments->key = argument;
+	else if (state->arg_num == 1)
+		arguments->file = argument;
+	else
+		return cli_argp_error("unexpected argument '%.200s'", argument);
+	return 0;
+}
+
+static const struct argp_option put_options[] = {
+	{ "overwrite", OPTION_OVERWRITE, NULL, 0, "Write it also when it is there already", 0 },
+	{ "timeout", OPTION_TIMEOUT, "SECONDS", 0, "Default: set_timeout_ms", 0 },
+	{ NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const struct argp put_argp = {
+	.options = put_options,
+	.parser = parse_put,
+	.args_doc = "KEY [FILE|-]",
+	.doc = "Stores a file, or standard input, under a key. What is there already in the same "
+	       "size is kept."
+	       "\v"
+	       "Keys are text; with --hex they are hexadecimal. After `--' a key may begin with "
+	       "a dash.\n\n"
+	       "Examples:\n"
+	       "  kvcellar put greeting hello.txt\n"
+	       "  tar c folder | kvcellar put backup\n"
+	       "  kvcellar put --hex 00ff10 page.bin --model llama",
+};
+
+static int put_object(struct kvc_cli *cli, struct kvc_namespace *ns,
+		      const struct object_arguments *arguments, const struct cli_key *key,
+		      const char *data, size_t bytes)
+{
+	char size[CLI_FORMAT_BYTES];
+	int rc;
+
+	rc = kvc_object_put(ns, cli_pool_name(cli), key->key, data, bytes, arguments->overwrite,
+			    timeout_ms(arguments));
+	if (rc < 0)
+		return cli_fail(cli, rc, "put '%.80s'", arguments->key);
+	if (cli->json)
+		return cli_json_print(cli, json_pack("{s:o, s:s, s:I, s:b}", "key",
+						     cli_json_text(arguments->key), "namespace",
+						     kvc_namespace_id(ns), "bytes",
+						     (json_int_t)bytes, "existed", rc == 1));
+	cli_note(cli, rc == 1 ? "was there already (%s)" : "stored %s",
+		 cli_format_size(size, bytes));
+	return CLI_DONE;
+}
+
+/* Objects of a pool are moved by engines: the commands for bytes know single objects. */
+static int refuse_pages(struct kvc_cli *cli)
+{
+	if (!cli->ns.part_bytes)
+		return 0;
+	return cli_usage(cli, "--part-bytes: %s moves single objects only", cli->command);
+}
+
+int kvc_cmd_put(struct kvc_cli *cli, int argc, char **argv)
+{
+	struct object_arguments arguments = { .file = "-" };
+	struct cli_key key = { .data = NULL };
+	struct kvc_namespace *ns;
+	char *data = NULL;
+	size_t bytes = 0;
+	int rc;
+
+	rc = cli_parse(cli, &put_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
+	if (rc == 0)
+		rc = refuse_pages(cli);
+	if (rc == 0)
+		rc = cli_key_make(cli, arguments.key, &key);
+	if (rc == 0)
+		rc = cli_store_open(cli, KVC_OPEN_NO_SELFTEST);
+	if (rc == 0)
+		rc = cli_namespace_open(cli, &ns);
+	if (rc == 0)
+		rc = cli_file_read(cli, arguments.file, &data, &bytes);
+	if (rc == 0)
+		rc = put_object(cli, ns, &arguments, &key, data, bytes);
+	free(data);
+	cli_key_free(&key);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- get */
+
+static error_t parse_get(int key, char *argument, struct argp_state *state)
+{
+	struct object_arguments *arguments = state->input;
+
+	if (key != ARGP_KEY_ARG)
+		return parse_object(key, argument, state);
+	if (state->arg_num > 0)
+		return cli_argp_error("unexpected argument '%.200s'", argument);
+	arguments->key = argument;
+	return 0;
+}
+
+static const struct argp_option get_options[] = {
+	{ "output", 'o', "FILE", 0, "Write to a file, whole or not at all; default: stdout", 0 },
+	{ "timeout", OPTION_TIMEOUT, "SECONDS", 0, "Default: get_timeout_ms", 0 },
+	{ NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const struct argp get_argp = {
+	.options = get_options,
+	.parser = parse_get,
+	.args_doc = "KEY",
+	.doc = "Reads an object, checks it, and writes its bytes to standard output or a file. "
+	       "Nothing is written unless all bytes are right."
+	       "\v"
+	       "Exit codes: 3 not there, 4 corrupt, 6 denied, 7 timed out.\n\n"
+	       "Examples:\n"
+	       "  kvcellar get greeting\n"
+	       "  kvcellar get backup | tar x\n"
+	       "  kvcellar get --hex 00ff10 --model llama -o page.bin",
+};
+
+static bool is_text(const char *data, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (((unsigned char)data[i] < 0x20 && !strchr("\n\t\r", data[i])) ||
+		    data[i] == 0x7f || !data[i])
+			return false;
+	return true;
+}
+
+/* Reads the object into memory of its size; it may grow between the question and the read. */
+static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
+		     const struct object_arguments *arguments, const struct cli_key *key,
+		     char **out_data, size_t *out_bytes)
+{
+	size_t capacity = 0, bytes = 0;
+	char *data;
+	int rc;
+
+	rc = kvc_object_exists(ns, cli_pool_name(cli), key->key, &capacity);
+	if (rc <= 0)
+		capacity = 0; /* get has the cause */
+	for (int attempt = 0;; attempt++) {
+		capacity = (capacity + 4095) / 4096 * 4096;
+		data = aligned_alloc(4096, capacity ? capacity : 4096);
+		if (!data)
+			return cli_fail_errno(cli, -ENOMEM, "get '%.80s'", arguments->key);
+		rc = kvc_object_get(ns, cli_pool_name(cli), key->key, data, capacity, &bytes,
+				    timeout_ms(arguments));
+		if (rc != -ENOBUFS || attempt == 8)
+			break;
+		free(data);
+		capacity = bytes;
+	}
+	if (rc < 0) {
+		free(data);
+		return cli_fail(cli, rc, "get '%.80s'", arguments->key);
+	}
+	*out_data = data;
+	*out_bytes = bytes;
+	return 0;
+}
+
+static int write_bytes(struct kvc_cli *cli, const struct object_arguments *arguments,
+		       const char *data, size_t bytes)
+{
+	char size[CLI_FORMAT_BYTES];
+	int rc;
+
+	if (strcmp(arguments->file, "-") == 0 && isatty(STDOUT_FILENO) && !is_text(data, bytes))
+		return cli_error(cli, CLI_USAGE,
+				 "get '%.80s': binary bytes are not written to a terminal; use "
+				 "-o FILE or a pipe",
+				 arguments->key);
+	rc = cli_file_write(cli, arguments->file, data, bytes);
+	if (rc || strcmp(arguments->file, "-") == 0)
+		return rc;
+	if (cli->json)
+		return cli_json_print(cli, json_pack("{s:o, s:I, s:o}", "key",
+						     cli_json_text(arguments->key), "bytes",
+						     (json_int_t)bytes, "file",
+						     cli_json_text(arguments->file)));
+	cli_note(cli, "%s to %s", cli_format_size(size, bytes), arguments->file);
+	return CLI_DONE;
+}
+
+int kvc_cmd_get(struct kvc_cli *cli, int argc, char **argv)
+{
+	struct object_arguments arguments = { .file = "-" };
+	struct cli_key key = { .data = NULL };
+	struct kvc_namespace *ns;
+	char *data = NULL;
+	size_t bytes = 0;
+	int rc;
+
+	rc = cli_parse(cli, &get_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
+	if (rc == 0)
+		rc = refuse_pages(cli);
+	if (rc == 0 && cli->json && strcmp(arguments.file, "-") == 0)
+		rc = cli_usage(cli, "get --json needs -o FILE: standard output takes the document");
+	if (rc == 0)
+		rc = cli_key_make(cli, arguments.key, &key);
+	if (rc == 0)
+		rc = cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	if (rc == 0)
+		rc = cli_namespace_open(cli, &ns);
+	if (rc == 0)
+		rc = get_bytes(cli, ns, &arguments, &key, &data, &bytes);
+	if (rc == 0)
+		rc = write_bytes(cli, &arguments, data, bytes);
+	free(data);
+	cli_key_free(&key);
+	return rc;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcellar stats: counters of running processes, from the pages that they map under a root. */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	OPTION_PROMETHEUS = 0x200,
+	OPTION_WATCH,
+};
+
+struct stats_arguments {
+	const char *path;
+	bool prometheus;
+	double watch_seconds;
+};
+
+static error_t parse_stats(int key, char *argument, struct argp_state *state)
+{
+	struct stats_arguments *arguments = state->input;
+
+	switch (key) {
+	case OPTION_PROMETHEUS:
+		arguments->prometheus = true;
+		return 0;
+	case OPTION_WATCH:
+		return cli_argp_seconds("--watch", argument, 0.1, &arguments->watch_seconds);
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0)
+			return cli_argp_error("unexpected argument '%.200s'", argument);
+		arguments->path = argument;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp_option stats_options[] = {
+	{ "prometheus", OPTION_PROMETHEUS, NULL, 0, "The sum of all processes as Prometheus text",
+	  0 },
+	{ "watch", OPTION_WATCH, "SECONDS", 0,
+	  "Again and again, until interrupted; with --json one document a line", 0 },
+	{ NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const struct argp stats_argp = {
+	.options = stats_options,
+	.parser = parse_stats,
+	.args_doc = "[ROOT]",
+	.doc = "Shows the counters of the running processes that use a root: the folder given, else "
+	       "each storage directory of the configuration. Reads the pages that the processes keep "
+	       "there; they need not answer."
+	       "\v"
+	       "Examples:\n"
+	       "  kvcellar stats /mnt/cache\n"
+	       "  kvcellar -c kvcellar.toml stats --watch 2\n"
+	       "  kvcellar stats /mnt/cache --prometheus > kvcellar.prom",
+};
+
+/* ---------------------------------------------------------------- collecting */
+
+struct process {
+	int pid;
+	struct kvc_stats stats;
+};
+
+struct processes {
+	struct process *list;
+	size_t count;
+};
+
+static bool is_known(const struct processes *processes, const struct process *one)
+{
+	/* A process keeps a page per store; a store of several roots shows the same one in each. */
+	for (size_t i = 0; i < processes->count; i++)
+		if (processes->list[i].pid == one->pid &&
+		    memcmp(&processes->list[i].stats, &one->stats, sizeof(one->stats)) == 0)
+			return true;
+	return false;
+}
+
+static int add_process(void *context, int pid, const struct kvc_stats *stats)
+{
+	struct processes *processes = context;
+	struct process one, *grown;
+
+	memset(&one, 0, sizeof(one));
+	one.pid = pid;
+	memcpy(&one.stats, stats,
+	       stats->size < sizeof(one.stats) ? stats->size : sizeof(one.stats));
+	one.stats.size = sizeof(one.stats);
+	if (is_known(processes, &one))
+		return 0;
+	grown = reallocarray(processes->list, processes->count + 1, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	processes->list = grown;
+	grown[processes->count++] = one;
+	return 0;
+}
+
+static int describe_config(void *context, char *buffer, size_t bytes)
+{
+	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
+}
+
+/* The folders to look into; a new reference to an array of texts, NULL after an error. */
+static json_t *roots_of(struct kvc_cli *cli, const struct stats_arguments *arguments,
+			int *exit_code)
+{
+	json_t *document, *roots;
+	char *text;
+
+	if (arguments->path) {
+		roots = json_pack("[s]", arguments->path);
+		if (!roots)
+			*exit_code = cli_error(cli, CLI_USAGE, "stats: the path is not UTF-8");
+		return roots;
+	}
+	text = cli_text(cli, "configuration", describe_config, cli->config, exit_code);
+	if (!text) {
+		*exit_code = CLI_CONFIG;
+		return NULL;
+	}
+	document = json_loads(text, 0, NULL);
+	free(text);
+	roots = json_object_get(
+		json_object_get(json_object_get(document, "options"), "storage_dirs"), "value");
+	roots = json_is_array(roots) ? json_incref(roots) : json_array();
+	json_decref(document);
+	return roots;
+}
+
+static int collect(struct kvc_cli *cli, const json_t *roots, struct processes *processes)
+{
+	const json_t *root;
+	size_t i;
+	int rc;
+
+	processes->count = 0;
+	json_array_foreach(roots, i, root)
+	{
+		rc = kvc_stats_pages(json_string_value(root), add_process, processes);
+		if (rc < 0)
+			return cli_fail(cli, rc, "stats '%s'", json_string_value(root));
+	}
+	return 0;
+}
+
+/* ---------------------------------------------------------------- telling */
+
+static void add_operation(struct kvc_operation_stats *sum, const struct kvc_operation_stats *one)
+{
+	uint64_t *to = &sum->calls;
+	const uint64_t *from = &one->calls;
+
+	/* Every field is a counter. */
+	_Static_assert(sizeof(*sum) % sizeof(uint64_t) == 0, "counters only");
+	for (size_t i = 0; i < sizeof(*sum) / sizeof(uint64_t); i++)
+		to[i] += from[i];
+}
+
+static void add_stats(struct kvc_stats *sum, const struct kvc_stats *one)
+{
+	const size_t operations = sizeof(sum->operations) / sizeof(sum->operations[0]);
+	const size_t first = offsetof(struct kvc_stats, overruns) / sizeof(uint64_t);
+	uint64_t *to = (uint64_t *)sum;
+	const uint64_t *from = (const uint64_t *)one;
+
+	for (size_t i = 0; i < operations; i++)
+		add_operation(&sum->operations[i], &one->operations[i]);
+	for (size_t i = first; i < sizeof(*sum) / sizeof(uint64_t); i++)
+		to[i] += from[i];
+}
+
+enum {
+	FORMAT_PROMETHEUS = 2,
+};
+
+struct stats_text {
+	const struct kvc_stats *stats;
+	int format;
+};
+
+static int format_stats(void *context, char *buffer, size_t bytes)
+{
+	const struct stats_text *text = context;
+
+	return kvc_stats_text(text->stats, text->format, buffer, bytes);
+}
+
+static char *stats_text(struct kvc_cli *cli, const struct kvc_stats *stats, int format,
+			int *exit_code)
+{
+	struct stats_text text = { .stats = stats, .format = format };
+
+	return cli_text(cli, "stats", format_stats, &text, exit_code);
+}
+
+static struct kvc_stats sum_of(const struct processes *processes)
+{
+	struct kvc_stats sum;
+
+	memset(&sum, 0, sizeof(sum));
+	for (size_t i = 0; i < processes->count; i++)
+		add_stats(&sum, &processes->list[i].stats);
+	sum.size = sizeof(sum);
+	return sum;
+}
+
+static json_t *stats_json(struct kvc_cli *cli, const struct kvc_stats *stats, int *exit_code)
+{
+	char *text = stats_text(cli, stats, KVC_FORMAT_JSON, exit_code);
+	json_t *document = text ? json_loads(text, 0, NULL) : NULL;
+
+	if (text && !document)
+		*exit_code = cli_error(cli, CLI_IO, "stats: the counters are no JSON");
+	free(text);
+	return document;
+}
+
+static int tell_json(struct kvc_cli *cli, const struct processes *processes, bool lines)
+{
+	struct kvc_stats sum = sum_of(processes);
+	json_t *list = json_array(), *root, *total;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < processes->count; i++) {
+		json_t *one = stats_json(cli, &processes->list[i].stats, &rc);
+
+		if (one)
+			(void)json_array_append_new(list, json_pack("{s:i, s:o}", "pid",
+								    processes->list[i].pid, "stats",
+								    one));
+	}
+	total = rc == 0 ? stats_json(cli, &sum, &rc) : NULL;
+	if (rc) {
+		json_decref(list);
+		return rc;
+	}
+	root = json_pack("{s:o, s:o}", "processes", list, "total", total);
+	if (!lines)
+		return cli_json_print(cli, root);
+	(void)json_dumpf(root, stdout, JSON_COMPACT);
+	(void)putchar('\n');
+	json_decref(root);
+	return 0;
+}
+
+static int tell_prometheus(struct kvc_cli *cli, const struct processes *processes)
+{
+	struct kvc_stats sum = sum_of(processes);
+	char *text;
+	int rc = 0;
+
+	text = stats_text(cli, &sum, FORMAT_PROMETHEUS, &rc);
+	if (text)
+		(void)fputs(text, stdout);
+	free(text);
+	return rc;
+}
+
+static int tell_text(struct kvc_cli *cli, const struct processes *processes)
+{
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < processes->count; i++) {
+		char *text = stats_text(cli, &processes->list[i].stats, KVC_FORMAT_TEXT, &rc);
+
+		if (text)
+			printf("%sprocess %d%s\n%s%s", cli_bold(cli), processes->list[i].pid,
+			       cli_plain(cli), text,
+			       text[0] && text[strlen(text) - 1] == '\n' ? "" : "\n");
+		free(text);
+	}
+	if (processes->count == 0)
+		cli_note(cli, "no process uses it at this moment");
+	return rc;
+}
+
+/* 0, or CLI_INTERRUPTED. */
+static int wait_for(double seconds)
+{
+	struct timespec span = { .tv_sec = (time_t)seconds };
+
+	span.tv_nsec = (long)((seconds - (double)span.tv_sec) * 1e9);
+	while (!cli_interrupted() && nanosleep(&span, &span) < 0 && errno == EINTR)
+		continue;
+	return cli_interrupted() ? CLI_INTERRUPTED : 0;
+}
+
+static int show(struct kvc_cli *cli, const struct stats_arguments *arguments, const json_t *roots)
+{
+	struct processes processes = { .count = 0 };
+	bool watch = arguments->watch_seconds > 0;
+	int rc;
+
+	do {
+		rc = collect(cli, roots, &processes);
+		if (rc == 0 && watch && !cli->json && cli_terminal_usable(STDOUT_FILENO))
+			printf("\033[H\033[2J");
+		if (rc == 0)
+			rc = cli->json		   ? tell_json(cli, &processes, watch) :
+			     arguments->prometheus ? tell_prometheus(cli, &processes) :
+						     tell_text(cli, &processes);
+		if (rc == 0 && watch)
+			rc = fflush(stdout) != 0 ? CLI_IO : wait_for(arguments->watch_seconds);
+	} while (rc == 0 && watch);
+	free(processes.list);
+	return rc;
+}
+
+int kvc_cmd_stats(struct kvc_cli *cli, int argc, char **argv)
+{
+	struct stats_arguments arguments = { .path = NULL };
+	json_t *roots;
+	int rc;
+
+	rc = cli_parse(cli, &stats_argp, 0, argc, argv, &arguments);
+	if (rc)
+		return rc;
+	if (cli->json && arguments.prometheus)
+		return cli_usage(cli, "--json and --prometheus exclude each other");
+	roots = roots_of(cli, &arguments, &rc);
+	if (!roots)
+		return rc;
+	rc = show(cli, &arguments, roots);
+	json_decref(roots);
+	return rc;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store, namespace, pool and keys of a command. */
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_store_open(struct kvc_cli *cli, unsigned flags)
+{
+	struct kvc_open_params params = { .size = sizeof(params), .flags = flags };
+	int rc;
+
+	rc = kvc_store_open(cli->config, &params, &cli->store);
+	if (rc < 0)
+		return cli_fail_as(cli, cli_exit_of_open(rc), rc, "cannot open the store");
+	return 0;
+}
+
+int cli_namespace_open_in(struct kvc_cli *cli, struct kvc_store *store, struct kvc_namespace **out)
+{
+	struct kvc_namespace_params params = cli->ns.params;
+	int rc;
+
+	params.size = sizeof(params);
+	if (!params.page_tokens)
+		params.page_tokens = CLI_PAGE_TOKENS;
+	rc = kvc_namespace_open(store, &params, out);
+	if (rc == -EINVAL || rc == -ENAMETOOLONG)
+		return cli_fail_as(cli, CLI_USAGE, rc, "namespace");
+	return rc < 0 ? cli_fail(cli, rc, "namespace") : 0;
+}
+
+int cli_namespace_open(struct kvc_cli *cli, struct kvc_namespace **out)
+{
+	int rc = cli_namespace_open_in(cli, cli->store, &cli->namespace_open);
+
+	if (rc == 0)
+		*out = cli->namespace_open;
+	return rc;
+}
+
+const char *cli_pool_name(const struct kvc_cli *cli)
+{
+	if (cli->ns.pool)
+		return cli->ns.pool;
+	return cli->ns.part_bytes ? "kv" : CLI_OBJECT_POOL;
+}
+
+/* "64K,64K" to sizes; 0 or CLI_USAGE. */
+static int parse_part_bytes(struct kvc_cli *cli, uint64_t sizes[CLI_PARTS_MAX], uint32_t *count)
+{
+	char *copy = strdup(cli->ns.part_bytes), *rest = copy, *one;
+	uint32_t used = 0;
+	int rc = 0;
+
+	if (!copy)
+		return cli_fail_errno(cli, -ENOMEM, "--part-bytes");
+	while (rc == 0 && (one = strsep(&rest, ",")) != NULL) {
+		if (used == CLI_PARTS_MAX)
+			rc = cli_usage(cli, "--part-bytes: more than %d parts", CLI_PARTS_MAX);
+		else if (cli_argp_size("--part-bytes", one, &sizes[used]))
+			rc = cli_usage(cli, "%s", cli_argp_text());
+		else if (sizes[used++] == 0)
+			rc = cli_usage(cli, "--part-bytes: a part has at least one byte");
+	}
+	free(copy);
+	*count = used;
+	return rc;
+}
+
+int cli_pool_open(struct kvc_cli *cli, struct kvc_namespace *ns, struct kvc_pool **out,
+		  uint64_t out_sizes[CLI_PARTS_MAX], uint32_t *out_count)
+{
+	struct kvc_part parts[CLI_PARTS_MAX];
+	uint64_t sizes[CLI_PARTS_MAX];
+	struct kvc_pool_params params = { .size = sizeof(params) };
+	uint32_t count = 0;
+	int rc;
+
+	rc = parse_part_bytes(cli, sizes, &count);
+	if (rc)
+		return rc;
+	memset(parts, 0, sizeof(parts));
+	for (uint32_t i = 0; i < count; i++) {
+		parts[i].size = sizeof(parts[i]);
+		parts[i].piece_bytes = sizes[i];
+		parts[i].piece_stride_bytes = sizes[i];
+		parts[i].page_stride_bytes = sizes[i];
+		parts[i].piece_count = 1;
+	}
+	params.name = cli_pool_name(cli);
+	params.parts = parts;
+	params.part_count = count;
+	params.host_layout = KVC_LAYOUT_EXPLICIT;
+	params.byte_order = cli->ns.byte_order;
+	params.flags = cli->ns.copy_mode ? KVC_POOL_COPY_MODE : 0;
+	params.page_count = 1;
+	rc = kvc_pool_open(ns, &params, out);
+	if (rc == -EINVAL)
+		return cli_fail_as(cli, CLI_USAGE, rc, "pool");
+	if (rc < 0)
+		return cli_fail(cli, rc, "pool");
+	if (out_sizes) {
+		memcpy(out_sizes, sizes, sizeof(sizes));
+		*out_count = count;
+	}
+	return 0;
+}
+
+static int hex_value(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	digit = (char)tolower((unsigned char)digit);
+	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+int cli_key_make(struct kvc_cli *cli, const char *text, struct cli_key *out)
+{
+	size_t bytes = strlen(text);
+	char *data = strdup(text);
+
+	if (!data)
+		return cli_fail_errno(cli, -ENOMEM, "key");
+	if (cli->ns.hex) {
+		bool good = bytes % 2 == 0;
+
+		bytes /= 2;
+		for (size_t i = 0; good && i < bytes; i++) {
+			int high = hex_value(text[2 * i]), low = hex_value(text[2 * i + 1]);
+
+			good = high >= 0 && low >= 0;
+			data[i] = (char)(unsigned char)(high * 16 + low);
+		}
+		if (!good) {
+			free(data);
+			return cli_usage(cli, "key '%.80s' is not hexadecimal (--hex)", text);
+		}
+	}
+	out->data = data;
+	out->key = (struct kvc_key){ .data = data, .bytes = bytes };
+	return 0;
+}
+
+void cli_key_free(struct cli_key *key)
+{
+	free(key->data);
+	key->data = NULL;
+}
+
+int cli_session_end(struct kvc_cli *cli, int exit_code)
+{
+	int rc;
+
+	rc = kvc_namespace_close(cli->namespace_open);
+	cli->namespace_open = NULL;
+	if (rc == 0)
+		rc = kvc_store_close(cli->store);
+	cli->store = NULL;
+	if (rc < 0 && exit_code == CLI_DONE)
+		exit_code = cli_fail(cli, rc, "cannot close the store");
+	return exit_code;
+}
