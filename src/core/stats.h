@@ -34,6 +34,9 @@ enum kvc_counter {
 	KVC_COUNTER_COUNT = 10,
 };
 
+/* The struct of version 0.1: not less may be given. */
+#define KVC_STATS_BYTES_0_1 (offsetof(struct kvc_stats, usage_drift) + sizeof(uint64_t))
+
 /*
  * kvc_counters_open - counters at 0.
  * @housekeeping   folder in which stats/<pid>-<uuid> is made: "<root>/.kvcellar", or for object

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots are claimed in order, the first free one by compare-and-swap of its key, and never given
+ * back: a search ends at the first free slot, and the few namespaces of a root lie in front.
+ */
+#include "core/usage.h"
+
+#include "core/log.h"
+#include "core/mapfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER_BYTES  4096u
+#define OPEN_ATTEMPTS 8
+
+/* Key 0 marks a free slot; namespace hash 0 has this one. */
+#define KEY_OF_ZERO UINT64_MAX
+
+struct slot {
+	_Atomic uint64_t key;
+	_Atomic int64_t bytes;
+	_Atomic int64_t objects;
+	uint64_t spare;
+};
+
+struct usage_file {
+	uint8_t header[HEADER_BYTES];
+	struct slot others; /* key unused */
+	uint8_t spare[HEADER_BYTES - sizeof(struct slot)];
+	struct slot slots[KVC_USAGE_SLOTS];
+};
+
+_Static_assert(sizeof(struct slot) == 32, "slot");
+_Static_assert(sizeof(struct usage_file) == 139264, "usage file");
+
+static const struct kvc_mapfile_kind usage_kind = {
+	.magic = { 'K', 'V', 'C', 'U', 'S', 'E', '\r', '\n' },
+	.major = 1,
+	.minor = 0,
+	.header_bytes = HEADER_BYTES,
+	.file_bytes = sizeof(struct usage_file),
+};
+
+struct kvc_usage_map {
+	struct usage_file *file; /* never moves; what lies there may change */
+	atomic_bool is_new;
+	atomic_bool shared;
+	pthread_mutex_t lock; /* of kvc_usage_check() */
+	int fd;		      /* of what is mapped, -1: memory */
+	mode_t mode;
+	char path[];
+};
+
+/* ---------------------------------------------------------------- the file */
+
+/* A whole new file beside the path, then under it: by link, so that it replaces nothing, or by
+ * rename over a damaged one. -EEXIST: somebody was faster. */
+static int make_file(const struct kvc_usage_map *usage, bool replace, int *out)
+{
+	static const char suffix[] = ".XXXXXX";
+	const size_t name_bytes = strlen(usage->path) + sizeof(suffix);
+	uint8_t header[HEADER_BYTES] = { 0 };
+	char *name = malloc(name_bytes);
+	int fd, rc;
+
+	if (!name)
+		return -ENOMEM;
+	(void)snprintf(name, name_bytes, "%s%s", usage->path, suffix);
+	fd = mkostemp(name, O_CLOEXEC);
+	if (fd < 0) {
+		rc = -errno;
+		goto free_name;
+	}
+	rc = kvc_mapfile_fill(fd, usage->mode, &usage_kind, header);
+	if (rc == 0 && (replace ? rename(name, usage->path) : link(name, usage->path)) != 0)
+		rc = -errno;
+	if (rc < 0 || !replace)
+		(void)unlink(name);
+	if (rc < 0)
+		close(fd);
+	else
+		*out = fd;
+free_name:
+	free(name);
+	return rc;
+}
+
+/* Opens the file, makes it when it is not there or damaged. *made: its counts begin at 0. */
+static int open_file(const struct kvc_usage_map *usage, int *out, bool *made)
+{
+	uint8_t header[HEADER_BYTES];
+	int fd, rc = -EAGAIN;
+
+	*made = false;
+	for (int i = 0; i < OPEN_ATTEMPTS; i++) {
+		fd = open(usage->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd < 0 && errno != ENOENT)
+			return -errno;
+		if (fd >= 0) {
+			struct stat st;
+
+			rc = kvc_mapfile_check(fd, &usage_kind, header);
+			if (rc == 0) {
+				*out = fd;
+				return 0;
+			}
+			if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+				rc = -EINVAL;
+			close(fd);
+			if (rc != -ENOMSG && rc != -EBADMSG)
+				return rc;
+			kvc_log(KVC_LOG_INFO, "%s is damaged and made anew", usage->path);
+			rc = make_file(usage, true, out);
+		} else {
+			rc = make_file(usage, false, out);
+		}
+		if (rc == 0)
+			*made = true;
+		if (rc != -EEXIST)
+			return rc;
+	}
+	return rc;
+}
+
+/* Puts the file into the place of what is mapped now. */
+static int attach(struct kvc_usage_map *usage)
+{
+	const bool was_shared = atomic_load(&usage->shared);
+	void *memory;
+	bool made;
+	int fd, rc;
+
+	if (!KVC_MAPFILE_POSSIBLE)
+		return -ENOTSUP;
+	rc = open_file(usage, &fd, &made);
+	if (rc < 0)
+		return rc;
+	rc = kvc_mapfile_map(fd, &usage_kind, usage->file, &memory);
+	if (rc < 0) {
+		close(fd);
+		return rc;
+	}
+	if (usage->fd >= 0)
+		close(usage->fd);
+	usage->fd = fd;
+	atomic_store(&usage->shared, true);
+	/* What was counted in memory before is in no file. */
+	atomic_store(&usage->is_new, made || (!was_shared && atomic_load(&usage->is_new)));
+	return 0;
+}
+
+/* ---------------------------------------------------------------- open, close, check */
+
+int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
+{
+	const size_t path_bytes = path ? strlen(path) + 1 : 1;
+	struct kvc_usage_map *usage = calloc(1, sizeof(*usage) + path_bytes);
+	void *memory;
+	int rc;
+
+	if (!usage)
+		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
+	usage->fd = -1;
+	usage->mode = mode;
+	if (path)
+		memcpy(usage->path, path, path_bytes);
+	rc = kvc_mapfile_map(-1, &usage_kind, NULL, &memory);
+	if (rc == 0)
+		rc = -pthread_mutex_init(&usage->lock, NULL);
+	if (rc < 0) {
+		free(usage);
+		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
+	}
+	usage->file = memory;
+	if (path) {
+		rc = attach(usage);
+		if (rc < 0)
+			kvc_log(KVC_LOG_DEBUG, "%s: %s; counting usage in memory", path,
+				strerror(-rc));
+	}
+	if (!atomic_load(&usage->shared))
+		atomic_store(&usage->is_new, true);
+	*out = usage;
+	return 0;
+}
+
+void kvc_usage_close(struct kvc_usage_map *usage)
+{
+	if (!usage)
+		return;
+	(void)munmap(usage->file, sizeof(*usage->file));
+	if (usage->fd >= 0)
+		close(usage->fd);
+	(void)pthread_mutex_destroy(&usage->lock);
+	free(usage);
+}
+
+bool kvc_usage_is_new(const struct kvc_usage_map *usage)
+{
+	return atomic_load(&usage->is_new);
+}
+
+bool kvc_usage_is_shared(const struct kvc_usage_map *usage)
+{
+	return atomic_load(&usage->shared);
+}
+
+/* Whether what is mapped was cut, and whether the path still names it. */
+static void inspect(const struct kvc_usage_map *usage, bool *cut, bool *gone)
+{
+	struct stat mapped, named;
+
+	*cut = false;
+	*gone = false;
+	if (fstat(usage->fd, &mapped) != 0)
+		return;
+	*cut = (uint64_t)mapped.st_size < sizeof(*usage->file);
+	if (lstat(usage->path, &named) != 0)
+		*gone = errno == ENOENT;
+	else
+		*gone = named.st_ino != mapped.st_ino || named.st_dev != mapped.st_dev;
+}
+
+/* Memory in the place of a file that was cut and cannot be made anew. */
+static int detach(struct kvc_usage_map *usage)
+{
+	void *memory;
+	const int rc = kvc_mapfile_map(-1, &usage_kind, usage->file, &memory);
+
+	if (rc < 0)
+		return rc;
+	close(usage->fd);
+	usage->fd = -1;
+	atomic_store(&usage->shared, false);
+	atomic_store(&usage->is_new, true);
+	return 0;
+}
+
+int kvc_usage_check(struct kvc_usage_map *usage)
+{
+	bool cut = false, gone = false;
+	int changed = 0;
+
+	if (usage->path[0] == '\0')
+		return 0;
+	(void)pthread_mutex_lock(&usage->lock);
+	if (usage->fd >= 0)
+		inspect(usage, &cut, &gone);
+	if (usage->fd < 0 || cut || gone) {
+		const int rc = attach(usage);
+
+		if (rc == 0)
+			changed = 1;
+		else if (cut)
+			changed = detach(usage) == 0;
+		if (cut)
+			kvc_log(KVC_LOG_WARNING, "%s was cut by somebody: %s", usage->path,
+				rc == 0 ? "made anew" : strerror(-rc));
+	}
+	(void)pthread_mutex_unlock(&usage->lock);
+	return changed;
+}
+
+/* ---------------------------------------------------------------- slots */
+
+/* The slot of the namespace; NULL when it has none and may not claim one, or none is left. */
+static struct slot *find_slot(struct usage_file *file, uint64_t ns_hash, bool claim)
+{
+	const uint64_t key = ns_hash == 0 ? KEY_OF_ZERO : ns_hash;
+
+	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++) {
+		struct slot *const slot = &file->slots[i];
+		uint64_t found = atomic_load_explicit(&slot->key, memory_order_relaxed);
+
+		if (found == 0) {
+			if (!claim)
+				return NULL;
+			/* On failure `found` is the key of the one who was faster. */
+			if (atomic_compare_exchange_strong_explicit(&slot->key, &found, key,
+								    memory_order_relaxed,
+								    memory_order_relaxed))
+				return slot;
+		}
+		if (found == key)
+			return slot;
+	}
+	return NULL;
+}
+
+static uint64_t clamped(const _Atomic int64_t *value)
+{
+	const int64_t now = atomic_load_explicit(value, memory_order_relaxed);
+
+	return now > 0 ? (uint64_t)now : 0;
+}
+
+static uint64_t add_clamped(uint64_t sum, const _Atomic int64_t *value)
+{
+	const uint64_t more = clamped(value);
+
+	return more > UINT64_MAX - sum ? UINT64_MAX : sum + more;
+}
+
+static int64_t limited(uint64_t value)
+{
+	return value > INT64_MAX ? INT64_MAX : (int64_t)value;
+}
+
+/* Sets a slot; how far its bytes were off. */
+static uint64_t set_slot(struct slot *slot, uint64_t bytes, uint64_t objects)
+{
+	const int64_t now = limited(bytes);
+	const int64_t was = atomic_exchange_explicit(&slot->bytes, now, memory_order_relaxed);
+
+	atomic_store_explicit(&slot->objects, limited(objects), memory_order_relaxed);
+	return was > now ? (uint64_t)was - (uint64_t)now : (uint64_t)now - (uint64_t)was;
+}
+
+void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_delta,
+		   int64_t objects_delta)
+{
+	struct slot *slot = find_slot(usage->file, ns_hash, true);
+
+	if (!slot)
+		slot = &usage->file->others;
+	(void)atomic_fetch_add_explicit(&slot->bytes, bytes_delta, memory_order_relaxed);
+	(void)atomic_fetch_add_explicit(&slot->objects, objects_delta, memory_order_relaxed);
+}
+
+void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects)
+{
+	const struct slot *slot = &usage->file->others;
+	uint64_t bytes = clamped(&slot->bytes), objects = clamped(&slot->objects);
+
+	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++) {
+		slot = &usage->file->slots[i];
+		if (atomic_load_explicit(&slot->key, memory_order_relaxed) == 0)
+			break;
+		bytes = add_clamped(bytes, &slot->bytes);
+		objects = add_clamped(objects, &slot->objects);
+	}
+	if (out_bytes)
+		*out_bytes = bytes;
+	if (out_objects)
+		*out_objects = objects;
+}
+
+int kvc_usage_namespace(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t *out_bytes,
+			uint64_t *out_objects)
+{
+	const struct slot *const slot = find_slot(usage->file, ns_hash, false);
+
+	if (!slot)
+		return -ENOENT;
+	if (out_bytes)
+		*out_bytes = clamped(&slot->bytes);
+	if (out_objects)
+		*out_objects = clamped(&slot->objects);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- recounts */
+
+int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t bytes,
+		      uint64_t objects, uint64_t *out_drift_bytes)
+{
+	struct slot *const slot = find_slot(usage->file, ns_hash, true);
+	uint64_t drift;
+
+	if (!slot)
+		return kvc_fail(-ENOSPC, "namespace %016llx has no count of its own",
+				(unsigned long long)ns_hash);
+	drift = set_slot(slot, bytes, objects);
+	if (out_drift_bytes)
+		*out_drift_bytes = drift;
+	return 0;
+}
+
+static bool is_counted(uint64_t key, const struct kvc_usage_count *counts, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if ((counts[i].ns_hash == 0 ? KEY_OF_ZERO : counts[i].ns_hash) == key)
+			return true;
+	return false;
+}
+
+uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+			   size_t count)
+{
+	uint64_t drift = 0, other_bytes = 0, other_objects = 0;
+
+	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++) {
+		struct slot *const slot = &usage->file->slots[i];
+		const uint64_t key = atomic_load_explicit(&slot->key, memory_order_relaxed);
+
+		if (key == 0)
+			break;
+		if (!is_counted(key, counts, count))
+			drift += set_slot(slot, 0, 0);
+	}
+	for (size_t i = 0; i < count; i++) {
+		struct slot *const slot = find_slot(usage->file, counts[i].ns_hash, true);
+
+		if (slot) {
+			drift += set_slot(slot, counts[i].bytes, counts[i].objects);
+		} else {
+			other_bytes += counts[i].bytes;
+			other_objects += counts[i].objects;
+		}
+	}
+	drift += set_slot(&usage->file->others, other_bytes, other_objects);
+	atomic_store(&usage->is_new, false);
+	return drift;
+}
