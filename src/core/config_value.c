@@ -124,7 +124,10 @@ int kvc_size_parse(const char *text, int64_t *out)
 		rc = unit_factor(unit + strspn(unit, " "), &factor);
 		if (rc < 0)
 			return rc;
-		return __builtin_mul_overflow(whole, factor, out) ? -ERANGE : 0;
+		if (__builtin_mul_overflow(whole, factor, &whole))
+			return -ERANGE;
+		*out = whole;
+		return 0;
 	}
 	rc = parse_number_prefix(text, &number, &unit);
 	if (rc < 0)
