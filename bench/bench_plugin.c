@@ -100,8 +100,8 @@ static void prepare(struct bench *bench, uint32_t op, uint32_t round)
 	uint64_t object_bytes = PARTS * bench->part_bytes + TRAILER;
 
 	for (uint32_t i = 0; i < bench->objects; i++) {
-		unsigned char *base = (op == KVC_OP_READ ? bench->to : bench->from) +
-				      i * object_bytes;
+		unsigned char *base =
+			(op == KVC_OP_READ ? bench->to : bench->from) + i * object_bytes;
 		struct kvc_range *ranges = bench->ranges + i * (PARTS + 1);
 		struct kvc_descriptor *descriptor = &bench->descriptors[i];
 
@@ -163,11 +163,24 @@ static double run(struct bench *bench, uint32_t op, uint32_t round, double *cpu)
 	return begin;
 }
 
+/* A store makes its folders once; that is not part of what is measured. */
+static void folders_make(struct bench *bench)
+{
+	uint64_t part_bytes = bench->part_bytes;
+	double unused;
+
+	bench->part_bytes = 0;
+	(void)run(bench, KVC_OP_WRITE, UINT32_MAX, &unused);
+	(void)run(bench, KVC_OP_REMOVE, UINT32_MAX, &unused);
+	bench->part_bytes = part_bytes;
+}
+
 static void rounds_run(struct bench *bench)
 {
 	uint64_t object_bytes = PARTS * bench->part_bytes + TRAILER;
 	double mib = (double)object_bytes * bench->objects / 1048576.0;
 
+	folders_make(bench);
 	for (uint32_t round = 0; round < bench->rounds; round++) {
 		double cpu[3];
 		double set = run(bench, KVC_OP_WRITE, round, &cpu[0]);
@@ -316,8 +329,9 @@ int main(int argc, char **argv)
 		}
 	}
 	if (optind + 2 != argc || bench.objects == 0 || bench.objects > OBJECTS_MAX) {
-		fprintf(stderr, "usage: %s PLUGIN.so FOLDER [-e engine] [-p part_KiB] [-n objects] "
-				"[-q depth] [-r rounds] [-b] [-k] [-w]\n",
+		fprintf(stderr,
+			"usage: %s PLUGIN.so FOLDER [-e engine] [-p part_KiB] [-n objects] "
+			"[-q depth] [-r rounds] [-b] [-k] [-w]\n",
 			argv[0]);
 		return 2;
 	}
