@@ -4,14 +4,14 @@
 #ifndef KVC_CORE_CONFIG_H
 #define KVC_CORE_CONFIG_H
 
+#include "core/format.h"
+
 #include <kvcellar/kvcellar.h>
 #include <kvcellar/plugin.h>
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum kvc_naming { KVC_NAMING_KVCELLAR, KVC_NAMING_NIXL };
 
 enum kvc_storage_layout { KVC_STORAGE_AUTO, KVC_STORAGE_FILES, KVC_STORAGE_PACKED };
 
