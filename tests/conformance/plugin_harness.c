@@ -108,8 +108,25 @@ static int host_fill(void *context, uint64_t cookie)
 	return op->fill_result;
 }
 
+/* The defaults of a plugin that brings its own option table. */
+static size_t own_defaults(const struct kvc_plugin *plugin, struct kvc_setting *out, size_t max)
+{
+	const char *row = (const char *)plugin->options;
+	size_t count = 0;
+
+	for (; row && count < plugin->option_count; count++, row += plugin->option_bytes) {
+		const struct kvc_option *option = (const struct kvc_option *)(const void *)row;
+
+		assert_true(count < max);
+		out[count].name = option->name;
+		out[count].value = option->default_value;
+	}
+	return count;
+}
+
 int harness_backend_open(struct harness *harness, const struct harness_parameters *parameters)
 {
+	struct kvc_setting own[64];
 	const struct kvc_setting mem[] = {
 		{ "latency_us", parameters->latency_us ? parameters->latency_us : "0" },
 		{ "max_bytes", parameters->max_bytes ? parameters->max_bytes : "0" },
@@ -154,6 +171,9 @@ int harness_backend_open(struct harness *harness, const struct harness_parameter
 	} else if (strcmp(bottom, "posix") == 0) {
 		params.settings = posix;
 		params.setting_count = sizeof(posix) / sizeof(posix[0]);
+	} else {
+		params.settings = own;
+		params.setting_count = own_defaults(harness_load(bottom), own, 64);
 	}
 	if (parameters->lower) {
 		harness->lower_host = harness->host;

@@ -38,6 +38,15 @@ static struct kvc_plugin_queue *queue_new(struct harness *harness, uint32_t dept
 	return queue;
 }
 
+/* A plugin without the slot cannot end anything early. */
+static int queue_cancel(struct fixture *fixture, const struct kvc_descriptor *const *descriptors,
+			uint32_t count)
+{
+	const struct kvc_plugin *plugin = fixture->harness.plugin;
+
+	return plugin->cancel ? plugin->cancel(fixture->queue, descriptors, count) : -EBUSY;
+}
+
 static int setup(void **state)
 {
 	struct fixture *fixture = calloc(1, sizeof(*fixture));
@@ -480,7 +489,7 @@ static void test_cancel_ends_each_once(void **state)
 	}
 	submitted = ops_submit(harness, fixture->queue, ops, COUNT);
 	assert_true(submitted > 0);
-	rc = harness->plugin->cancel(fixture->queue, NULL, 0);
+	rc = queue_cancel(fixture, NULL, 0);
 	assert_true(rc == 0 || rc == -EBUSY);
 	if (harness_has(harness, KVC_ATTRIBUTE_CANCELLABLE))
 		assert_int_equal(rc, 0);
@@ -525,7 +534,7 @@ static void test_cancel_of_one_spares_the_others(void **state)
 	}
 	assert_int_equal(ops_submit(harness, fixture->queue, ops, 4), 4);
 	chosen = &ops[2].descriptor;
-	rc = harness->plugin->cancel(fixture->queue, &chosen, 1);
+	rc = queue_cancel(fixture, &chosen, 1);
 	assert_true(rc == 0 || rc == -EBUSY);
 	while (done < 4) {
 		uint32_t now = ops_poll(harness, fixture->queue, GUARD_NS);
