@@ -43,10 +43,13 @@ static int location_make(const struct fsobj_root *root)
 		if (path[i] != '/' && path[i] != '\0')
 			continue;
 		path[i] = '\0';
-		if (mkdir(path, root->folder_mode) == 0)
-			(void)chmod(path, root->folder_mode);
-		else if (errno != EEXIST && errno != EISDIR && errno != EROFS && errno != EACCES)
-			return -errno;
+		if (access(path, F_OK) != 0 && errno == ENOENT) {
+			if (mkdir(path, root->folder_mode) == 0)
+				/* The umask may have taken something away. */
+				(void)chmod(path, root->folder_mode);
+			else if (errno != EEXIST)
+				return -errno;
+		}
 		path[i] = root->location[i];
 	}
 	return 0;

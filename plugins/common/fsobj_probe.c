@@ -169,40 +169,50 @@ static int probe_direct(struct fsobj_root *root, int folder_fd,
 	return 0;
 }
 
-/* Does O_TMPFILE work, and can such a file be given a name? By which of the two ways? */
-static int probe_tmpfile(struct fsobj_root *root, int folder_fd,
-			 const struct fsobj_probe_calls *calls)
+/* Can a file without a name be given one? Nearly always: by /proc. Only without it a link is tried,
+ * because that needs a lease and so leaves a folder in the root. */
+static int probe_link(struct fsobj_root *root, int folder_fd, int fd)
 {
 	char name[FSOBJ_TEMP_BYTES];
 	char proc[64];
-	struct stat st;
-	int error = 0;
-	int fd = calls->openat(folder_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, root->file_mode);
+	int error;
 
-	if (fd < 0)
-		/* What is no refusal of O_TMPFILE itself would stop every other file, too. */
-		return errno == EACCES || errno == EPERM || errno == EROFS || errno == EMFILE ?
-			       -errno :
-			       0;
-	root->chmod_files = fstat(fd, &st) == 0 && (st.st_mode & 07777) != root->file_mode;
-	error = fsobj_lease_hold(root);
-	if (error != 0) {
-		/* On a full file system no name can be tried. Assume the common case. */
-		root->info.tmpfile = error == -ENOSPC || error == -EDQUOT;
-		error = root->info.tmpfile ? 0 : error;
-		goto close_file;
-	}
-	(void)fsobj_temp_next(root, name);
+	root->info.tmpfile = true;
 	(void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fd);
-	if (linkat(fd, "", folder_fd, name, AT_EMPTY_PATH) == 0)
-		root->info.tmpfile = true;
-	else if (linkat(AT_FDCWD, proc, folder_fd, name, AT_SYMLINK_FOLLOW) == 0) {
-		root->info.tmpfile = true;
-		atomic_store(&root->link_by_proc, true);
-	}
+	if (access(proc, F_OK) == 0)
+		return 0;
+	error = fsobj_lease_hold(root);
+	/* On a full file system no name can be tried: the common case is taken for granted. */
+	if (error == -ENOSPC || error == -EDQUOT)
+		return 0;
+	if (error != 0)
+		return error;
+	(void)fsobj_temp_next(root, name);
+	root->info.tmpfile = linkat(fd, "", folder_fd, name, AT_EMPTY_PATH) == 0;
 	if (root->info.tmpfile)
 		(void)unlinkat(folder_fd, name, 0);
-close_file:
+	return 0;
+}
+
+/* Does O_TMPFILE work? */
+static int probe_tmpfile(struct fsobj_root *root, int folder_fd,
+			 const struct fsobj_probe_calls *calls)
+{
+	struct stat st;
+	int error;
+	int fd = calls->openat(folder_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, root->file_mode);
+
+	if (fd < 0) {
+		error = -errno;
+		/* What is no refusal of O_TMPFILE itself would stop every other file, too. */
+		if (error == -EACCES || error == -EPERM || error == -EROFS || error == -EMFILE ||
+		    error == -ENFILE)
+			return error;
+		root->info.tmpfile = error == -ENOSPC || error == -EDQUOT;
+		return 0;
+	}
+	root->chmod_files = fstat(fd, &st) == 0 && (st.st_mode & 07777) != root->file_mode;
+	error = probe_link(root, folder_fd, fd);
 	close(fd);
 	return error;
 }
