@@ -43,8 +43,8 @@ static const struct argp clear_argp = {
 	.parser = parse_clear,
 	.args_doc = "NAMESPACE",
 	.doc = "Removes the objects of one namespace, of all ranks and pools, and nothing else. "
-	       "`kvcellar ls' names the namespaces; with naming = \"nixl\" it is the model's name as "
-	       "it stands in the file names."
+	       "`kvcellar ls' names the namespaces; with naming = \"nixl\" it is the model's name "
+	       "as it stands in the file names."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar clear llama-3f2a9c0d11aa22bb\n"
@@ -63,8 +63,8 @@ static int print_report(struct kvc_cli *cli, const struct clear_arguments *argum
 						     (json_int_t)report->objects, "bytes",
 						     (json_int_t)report->bytes, "failed",
 						     (json_int_t)report->failed));
-	printf("%s: %" PRIu64 " objects, %s%s\n", arguments->id, report->objects,
-	       cli_format_size(size, report->bytes),
+	printf("%s: %" PRIu64 " object%s, %s%s\n", arguments->id, report->objects,
+	       report->objects == 1 ? "" : "s", cli_format_size(size, report->bytes),
 	       arguments->yes ? " removed" : " would be removed");
 	if (!arguments->yes)
 		cli_note(cli, "Nothing was changed; --yes removes them.");

@@ -121,7 +121,7 @@ static int add_file(struct kvc_cli *cli, const struct config_arguments *argument
 	if (!arguments->file)
 		return 0;
 	rc = kvc_config_load_file(cli->config, arguments->file);
-	return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "configuration '%s'", arguments->file) : 0;
+	return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "configuration") : 0;
 }
 
 static int run_action(struct kvc_cli *cli, const struct config_arguments *arguments)

@@ -168,7 +168,8 @@ static const struct argp get_argp = {
 	.parser = parse_get,
 	.args_doc = "KEY",
 	.doc = "Reads an object, checks it, and writes its bytes to standard output or a file. "
-	       "Nothing is written unless all bytes are right."
+	       "Nothing is written unless all bytes are right. With --json and without -o the "
+	       "document has them in base64."
 	       "\v"
 	       "Exit codes: 3 not there, 4 corrupt, 6 denied, 7 timed out.\n\n"
 	       "Examples:\n"
@@ -219,25 +220,67 @@ static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
 	return 0;
 }
 
+/* Base64 of RFC 4648; NULL without memory. */
+static char *base64(const char *data, size_t bytes)
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const unsigned char *in = (const unsigned char *)data;
+	char *text = malloc(bytes / 3 * 4 + 5), *out = text;
+
+	for (size_t i = 0; text && i < bytes; i += 3) {
+		size_t left = bytes - i;
+		uint32_t group = (uint32_t)in[i] << 16;
+
+		group |= left > 1 ? (uint32_t)in[i + 1] << 8 : 0;
+		group |= left > 2 ? (uint32_t)in[i + 2] : 0;
+		*out++ = digits[group >> 18];
+		*out++ = digits[group >> 12 & 63];
+		*out++ = digits[group >> 6 & 63];
+		*out++ = digits[group & 63];
+		if (left < 3)
+			memcpy(out - (3 - left), "==", 3 - left);
+	}
+	if (out)
+		*out = '\0';
+	return text;
+}
+
+static int write_json(struct kvc_cli *cli, const struct object_arguments *arguments,
+		      const char *data, size_t bytes, bool standard)
+{
+	char *encoded = standard ? base64(data, bytes) : NULL;
+	json_t *root;
+
+	root = json_pack("{s:o, s:I}", "key", cli_json_text(arguments->key), "bytes",
+			 (json_int_t)bytes);
+	if (root && standard)
+		(void)json_object_set_new(root, "base64", json_string(encoded));
+	else if (root)
+		(void)json_object_set_new(root, "file", cli_json_text(arguments->file));
+	free(encoded);
+	return cli_json_print(cli, root);
+}
+
 static int write_bytes(struct kvc_cli *cli, const struct object_arguments *arguments,
 		       const char *data, size_t bytes)
 {
+	bool standard = strcmp(arguments->file, "-") == 0;
 	char size[CLI_FORMAT_BYTES];
 	int rc;
 
-	if (strcmp(arguments->file, "-") == 0 && isatty(STDOUT_FILENO) && !is_text(data, bytes))
+	if (standard && cli->json)
+		return write_json(cli, arguments, data, bytes, standard);
+	if (standard && isatty(STDOUT_FILENO) && !is_text(data, bytes))
 		return cli_error(cli, CLI_USAGE,
 				 "get '%.80s': binary bytes are not written to a terminal; use "
 				 "-o FILE or a pipe",
 				 arguments->key);
 	rc = cli_file_write(cli, arguments->file, data, bytes);
-	if (rc || strcmp(arguments->file, "-") == 0)
+	if (rc || standard)
 		return rc;
 	if (cli->json)
-		return cli_json_print(cli, json_pack("{s:o, s:I, s:o}", "key",
-						     cli_json_text(arguments->key), "bytes",
-						     (json_int_t)bytes, "file",
-						     cli_json_text(arguments->file)));
+		return write_json(cli, arguments, data, bytes, standard);
 	cli_note(cli, "%s to %s", cli_format_size(size, bytes), arguments->file);
 	return CLI_DONE;
 }
@@ -254,8 +297,6 @@ int kvc_cmd_get(struct kvc_cli *cli, int argc, char **argv)
 	rc = cli_parse(cli, &get_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
 	if (rc == 0)
 		rc = refuse_pages(cli);
-	if (rc == 0 && cli->json && strcmp(arguments.file, "-") == 0)
-		rc = cli_usage(cli, "get --json needs -o FILE: standard output takes the document");
 	if (rc == 0)
 		rc = cli_key_make(cli, arguments.key, &key);
 	if (rc == 0)

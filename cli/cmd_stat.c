@@ -57,8 +57,8 @@ static const struct argp stat_argp = {
 	.options = stat_options,
 	.parser = parse_stat,
 	.args_doc = "KEY|PATH",
-	.doc = "Shows what an object's trailer says. A name that begins with a slash is the path of "
-	       "an object's file in one of the roots; everything else is a key."
+	.doc = "Shows what an object's trailer says. A name that begins with a slash is the path "
+	       "of an object's file in one of the roots; everything else is a key."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar stat greeting\n"

@@ -51,9 +51,9 @@ static const struct argp stats_argp = {
 	.options = stats_options,
 	.parser = parse_stats,
 	.args_doc = "[ROOT]",
-	.doc = "Shows the counters of the running processes that use a root: the folder given, else "
-	       "each storage directory of the configuration. Reads the pages that the processes keep "
-	       "there; they need not answer."
+	.doc = "Shows the counters of the running processes that use a root: the folder given, "
+	       "else each storage directory of the configuration. Reads the pages that the "
+	       "processes keep there; they need not answer."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar stats /mnt/cache\n"

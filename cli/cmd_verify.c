@@ -135,9 +135,10 @@ static int summarize(struct verify_run *run, bool complete)
 	json_t *statuses;
 
 	if (!run->cli->json) {
-		printf("%" PRIu64 " objects, %s: %" PRIu64 " ok, %" PRIu64 " corrupt, %" PRIu64
+		printf("%" PRIu64 " object%s, %s: %" PRIu64 " ok, %" PRIu64 " corrupt, %" PRIu64
 		       " not usable, %" PRIu64 " failed%s\n",
-		       run->objects, cli_format_size(size, run->bytes), run->statuses[KVC_OK],
+		       run->objects, run->objects == 1 ? "" : "s",
+		       cli_format_size(size, run->bytes), run->statuses[KVC_OK],
 		       run->statuses[KVC_CORRUPT], run->statuses[KVC_MISS],
 		       run->objects - run->statuses[KVC_OK] - run->statuses[KVC_CORRUPT] -
 			       run->statuses[KVC_MISS],

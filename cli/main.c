@@ -174,6 +174,15 @@ static int unknown_command(const char *name)
 	return cli_usage(&cli, "unknown command '%.80s'", name);
 }
 
+/* --json holds for errors too, also for those in front of it. */
+static bool has_json(int argc, char **argv)
+{
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (strcmp(argv[i], "--json") == 0)
+			return true;
+	return false;
+}
+
 static int run(int argc, char **argv, const struct argp *argp)
 {
 	struct command_line line = { .command = NULL };
@@ -217,6 +226,7 @@ int main(int argc, char **argv)
 	set_signals();
 	help = make_help();
 	argp.doc = help;
+	cli.json = has_json(argc, argv);
 	cli.color = cli_color_wanted(STDOUT_FILENO);
 	if (argc > 0)
 		argv[0] = name;

@@ -53,8 +53,8 @@ static const struct argp_option global_options[] = {
 	{ "no-progress", OPTION_NO_PROGRESS, NULL, 0, "No progress bar", 0 },
 	{ "quiet", 'q', NULL, 0, "Only results and errors", 0 },
 	{ "verbose", 'v', NULL, 0, "Warnings and notes of the library; twice: everything", 0 },
-	{ "help", 'h', NULL, 0, "Print this help", 0 },
-	{ "version", 'V', NULL, 0, "Print the version", 0 },
+	{ "help", 'h', NULL, 0, "Print this help", -1 },
+	{ "version", 'V', NULL, 0, "Print the version", -1 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };
 
@@ -198,21 +198,18 @@ static int apply_override(struct kvc_cli *cli, struct kvc_config *config,
 		rc = one->is_file ? kvc_config_load_file(config, file) :
 				    kvc_config_load_text(config, one->text, strlen(one->text),
 							 KVC_CONFIG_AUTO, "-c");
-		if (rc < 0 && one->is_file)
-			return cli_fail_as(cli, CLI_CONFIG, rc, "configuration '%s'", file);
-		return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "configuration") : 0;
+		break;
 	case 'D':
 		rc = kvc_config_set(config, "storage_dirs", one->text);
-		return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "-D '%s'", one->text) : 0;
+		break;
 	default:
 		equals = strchr(one->text, '=');
 		*equals = '\0';
 		rc = kvc_config_set(config, one->text, equals + 1);
-		if (rc < 0)
-			rc = cli_fail_as(cli, CLI_CONFIG, rc, "-s '%s'", one->text);
 		*equals = '=';
-		return rc;
 	}
+	/* The library's words name the file or the key. */
+	return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "configuration") : 0;
 }
 
 int cli_config_build(struct kvc_cli *cli, struct kvc_config **out)
