@@ -34,8 +34,9 @@ struct slot {
 
 struct usage_file {
 	uint8_t header[HEADER_BYTES];
-	struct slot others; /* key unused */
-	uint8_t spare[HEADER_BYTES - sizeof(struct slot)];
+	struct slot others;	    /* key unused */
+	_Atomic uint64_t recounted; /* 0: the counts began at 0 and no recount has ended since */
+	uint8_t spare[HEADER_BYTES - sizeof(struct slot) - sizeof(uint64_t)];
 	struct slot slots[KVC_USAGE_SLOTS];
 };
 
@@ -52,7 +53,6 @@ static const struct kvc_mapfile_kind usage_kind = {
 
 struct kvc_usage_map {
 	struct usage_file *file; /* never moves; what lies there may change */
-	atomic_bool is_new;
 	atomic_bool shared;
 	pthread_mutex_t lock; /* of kvc_usage_check() */
 	int fd;		      /* of what is mapped, -1: memory */
@@ -94,13 +94,12 @@ free_name:
 	return rc;
 }
 
-/* Opens the file, makes it when it is not there or damaged. *made: its counts begin at 0. */
-static int open_file(const struct kvc_usage_map *usage, int *out, bool *made)
+/* Opens the file, makes it when it is not there or damaged. */
+static int open_file(const struct kvc_usage_map *usage, int *out)
 {
 	uint8_t header[HEADER_BYTES];
 	int fd, rc = -EAGAIN;
 
-	*made = false;
 	for (int i = 0; i < OPEN_ATTEMPTS; i++) {
 		fd = open(usage->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 		if (fd < 0 && errno != ENOENT)
@@ -123,8 +122,6 @@ static int open_file(const struct kvc_usage_map *usage, int *out, bool *made)
 		} else {
 			rc = make_file(usage, false, out);
 		}
-		if (rc == 0)
-			*made = true;
 		if (rc != -EEXIST)
 			return rc;
 	}
@@ -134,14 +131,12 @@ static int open_file(const struct kvc_usage_map *usage, int *out, bool *made)
 /* Puts the file into the place of what is mapped now. */
 static int attach(struct kvc_usage_map *usage)
 {
-	const bool was_shared = atomic_load(&usage->shared);
 	void *memory;
-	bool made;
 	int fd, rc;
 
 	if (!KVC_MAPFILE_POSSIBLE)
 		return -ENOTSUP;
-	rc = open_file(usage, &fd, &made);
+	rc = open_file(usage, &fd);
 	if (rc < 0)
 		return rc;
 	rc = kvc_mapfile_map(fd, &usage_kind, usage->file, &memory);
@@ -153,8 +148,6 @@ static int attach(struct kvc_usage_map *usage)
 		close(usage->fd);
 	usage->fd = fd;
 	atomic_store(&usage->shared, true);
-	/* What was counted in memory before is in no file. */
-	atomic_store(&usage->is_new, made || (!was_shared && atomic_load(&usage->is_new)));
 	return 0;
 }
 
@@ -187,8 +180,6 @@ int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 			kvc_log(KVC_LOG_DEBUG, "%s: %s; counting usage in memory", path,
 				strerror(-rc));
 	}
-	if (!atomic_load(&usage->shared))
-		atomic_store(&usage->is_new, true);
 	*out = usage;
 	return 0;
 }
@@ -206,7 +197,7 @@ void kvc_usage_close(struct kvc_usage_map *usage)
 
 bool kvc_usage_is_new(const struct kvc_usage_map *usage)
 {
-	return atomic_load(&usage->is_new);
+	return atomic_load_explicit(&usage->file->recounted, memory_order_relaxed) == 0;
 }
 
 bool kvc_usage_is_shared(const struct kvc_usage_map *usage)
@@ -241,7 +232,6 @@ static int detach(struct kvc_usage_map *usage)
 	close(usage->fd);
 	usage->fd = -1;
 	atomic_store(&usage->shared, false);
-	atomic_store(&usage->is_new, true);
 	return 0;
 }
 
@@ -256,8 +246,12 @@ int kvc_usage_check(struct kvc_usage_map *usage)
 	if (usage->fd >= 0)
 		inspect(usage, &cut, &gone);
 	if (usage->fd < 0 || cut || gone) {
+		const bool was_shared = usage->fd >= 0;
 		const int rc = attach(usage);
 
+		/* What was counted in memory before is in no file. */
+		if (rc == 0 && !was_shared)
+			atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
 		if (rc == 0)
 			changed = 1;
 		else if (cut)
@@ -418,6 +412,6 @@ uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_c
 		}
 	}
 	drift += set_slot(&usage->file->others, other_bytes, other_objects);
-	atomic_store(&usage->is_new, false);
+	atomic_store_explicit(&usage->file->recounted, 1, memory_order_relaxed);
 	return drift;
 }

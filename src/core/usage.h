@@ -41,8 +41,8 @@ struct kvc_usage_count {
 int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out);
 void kvc_usage_close(struct kvc_usage_map *usage);
 
-/* The counts began at 0 in this process's hands, whatever the root holds: a recount is due.
- * kvc_usage_recount() ends that. */
+/* The counts began at 0, whatever the root holds, and no recount has ended since, in whatever
+ * process: one is due. kvc_usage_recount() ends that. */
 bool kvc_usage_is_new(const struct kvc_usage_map *usage);
 
 /* The counts are shared with other processes: they lie in the file. */

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/usage.h: own bytes by namespace, shared by threads and processes. */
+#include "counter_helper.h"
+
+#include "core/usage.h"
+
+#include <endian.h>
+#include <pthread.h>
+
+#define FILE_BYTES 139264
+
+static struct kvc_usage_map *open_usage(const char *name)
+{
+	struct kvc_usage_map *usage = NULL;
+
+	assert_int_equal(kvc_usage_open(name ? in_folder(name) : NULL, 0600, &usage), 0);
+	return usage;
+}
+
+static void check_namespace(struct kvc_usage_map *usage, uint64_t ns, uint64_t bytes,
+			    uint64_t objects)
+{
+	uint64_t got_bytes = 77, got_objects = 77;
+
+	assert_int_equal(kvc_usage_namespace(usage, ns, &got_bytes, &got_objects), 0);
+	assert_int_equal(got_bytes, bytes);
+	assert_int_equal(got_objects, objects);
+}
+
+static void check_total(struct kvc_usage_map *usage, uint64_t bytes, uint64_t objects)
+{
+	uint64_t got_bytes = 77, got_objects = 77;
+
+	kvc_usage_total(usage, &got_bytes, &got_objects);
+	assert_int_equal(got_bytes, bytes);
+	assert_int_equal(got_objects, objects);
+}
+
+/* ---------------------------------------------------------------- counting */
+
+static void count_some(struct kvc_usage_map *usage)
+{
+	assert_int_equal(kvc_usage_namespace(usage, 5, NULL, NULL), -ENOENT);
+	kvc_usage_add(usage, 5, 8192, 2);
+	kvc_usage_add(usage, 0, 4096, 1);
+	kvc_usage_add(usage, 5, -4096, -1);
+	check_namespace(usage, 5, 4096, 1);
+	check_namespace(usage, 0, 4096, 1);
+	check_total(usage, 8192, 2);
+	kvc_usage_add(usage, 5, -9000, -3);
+	check_namespace(usage, 5, 0, 0);
+	check_total(usage, 4096, 1); /* what is below 0 takes nothing from others */
+	kvc_usage_add(usage, 5, 9000, 3);
+	check_namespace(usage, 5, 4096, 1);
+}
+
+static void test_memory(void **state)
+{
+	struct kvc_usage_map *usage = open_usage(NULL);
+
+	(void)state;
+	assert_true(kvc_usage_is_new(usage));
+	assert_false(kvc_usage_is_shared(usage));
+	count_some(usage);
+	assert_int_equal(kvc_usage_check(usage), 0);
+	kvc_usage_close(usage);
+	kvc_usage_close(NULL);
+}
+
+static void test_file_keeps_counts(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage"), *second;
+	struct stat st;
+
+	(void)state;
+	assert_true(kvc_usage_is_new(usage));
+	assert_true(kvc_usage_is_shared(usage));
+	count_some(usage);
+	second = open_usage("usage");
+	kvc_usage_add(second, 5, 1, 1);
+	check_namespace(usage, 5, 4097, 2);
+	kvc_usage_close(second);
+	kvc_usage_close(usage);
+
+	usage = open_usage("usage");
+	assert_true(kvc_usage_is_new(usage)); /* nobody has recounted */
+	check_total(usage, 8193, 3);
+	(void)kvc_usage_recount(usage, NULL, 0);
+	kvc_usage_close(usage);
+	usage = open_usage("usage");
+	assert_false(kvc_usage_is_new(usage));
+	kvc_usage_close(usage);
+
+	assert_int_equal(stat(in_folder("usage"), &st), 0);
+	assert_int_equal(st.st_size, FILE_BYTES);
+	assert_true(st.st_blocks * 512 >= FILE_BYTES); /* allocated, so no SIGBUS on a full disk */
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(count_entries(folder), 1); /* no temporary file stays */
+}
+
+static void test_mode(void **state)
+{
+	const mode_t before = umask(0077);
+	struct kvc_usage_map *usage = NULL;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(kvc_usage_open(in_folder("usage"), 0660, &usage), 0);
+	(void)umask(before);
+	assert_int_equal(stat(in_folder("usage"), &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0660);
+	kvc_usage_close(usage);
+}
+
+static void test_full_table(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage");
+	struct kvc_usage_count *counts = calloc(KVC_USAGE_SLOTS + 2, sizeof(*counts));
+	uint64_t drift = 0;
+
+	(void)state;
+	assert_non_null(counts);
+	for (uint64_t i = 1; i <= KVC_USAGE_SLOTS + 2; i++) {
+		kvc_usage_add(usage, i * 1000003, 10, 1);
+		counts[i - 1] = (struct kvc_usage_count){ i * 1000003, 20, 2 };
+	}
+	check_namespace(usage, UINT64_C(1000003) * KVC_USAGE_SLOTS, 10, 1);
+	assert_int_equal(kvc_usage_namespace(usage, UINT64_C(1000003) * (KVC_USAGE_SLOTS + 1), NULL,
+					     NULL),
+			 -ENOENT);
+	check_total(usage, 10 * (KVC_USAGE_SLOTS + 2), KVC_USAGE_SLOTS + 2);
+	assert_int_equal(kvc_usage_correct(usage, UINT64_C(1000003) * (KVC_USAGE_SLOTS + 1), 5, 5,
+					   &drift),
+			 -ENOSPC);
+	assert_int_equal(kvc_usage_recount(usage, counts, KVC_USAGE_SLOTS + 2),
+			 10 * (KVC_USAGE_SLOTS + 2));
+	check_total(usage, 20 * (KVC_USAGE_SLOTS + 2), 2 * (KVC_USAGE_SLOTS + 2));
+	free(counts);
+	kvc_usage_close(usage);
+}
+
+static void test_corrections(void **state)
+{
+	const struct kvc_usage_count counts[] = { { 7, 100, 1 }, { 0, 50, 1 }, { 9, 1, 1 } };
+	struct kvc_usage_map *usage = open_usage("usage");
+	uint64_t drift = 0;
+
+	(void)state;
+	kvc_usage_add(usage, 7, 70, 7);
+	kvc_usage_add(usage, 8, 80, 8);
+	kvc_usage_add(usage, 0, -5, -1);
+	assert_int_equal(kvc_usage_correct(usage, 7, 60, 6, &drift), 0);
+	assert_int_equal(drift, 10);
+	check_namespace(usage, 7, 60, 6);
+	assert_true(kvc_usage_is_new(usage));
+	/* 7: 40 more; 0: from -5 to 50; 9: 1; 8: gone */
+	assert_int_equal(kvc_usage_recount(usage, counts, 3), 40 + 55 + 1 + 80);
+	assert_false(kvc_usage_is_new(usage));
+	check_namespace(usage, 8, 0, 0);
+	check_namespace(usage, 0, 50, 1);
+	check_total(usage, 151, 3);
+	kvc_usage_close(usage);
+}
+
+/* ---------------------------------------------------------------- at the same time */
+
+#define THREADS	   4
+#define CHILDREN   3
+#define ROUNDS	   4000
+#define NAMESPACES 16
+
+static void count_rounds(struct kvc_usage_map *usage)
+{
+	for (uint64_t i = 0; i < ROUNDS; i++) {
+		kvc_usage_add(usage, 1 + i % NAMESPACES, 3, 2);
+		kvc_usage_add(usage, 1 + i % NAMESPACES, -1, -1);
+	}
+}
+
+static void *count_in_thread(void *usage)
+{
+	count_rounds(usage);
+	return NULL;
+}
+
+/* Slots are claimed by all at once: nothing is counted twice or in a second slot. */
+static void test_threads(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage");
+	pthread_t threads[THREADS];
+
+	(void)state;
+	for (size_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, count_in_thread, usage), 0);
+	for (size_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	check_total(usage, 2 * THREADS * ROUNDS, THREADS * ROUNDS);
+	for (uint64_t ns = 1; ns <= NAMESPACES; ns++)
+		check_namespace(usage, ns, 2 * THREADS * ROUNDS / NAMESPACES,
+				THREADS * ROUNDS / NAMESPACES);
+	kvc_usage_close(usage);
+}
+
+/* Children open the file themselves, none of them first for sure: one file comes of it. */
+static void test_processes(void **state)
+{
+	const char *path = in_folder("usage");
+	struct kvc_usage_map *usage;
+	pid_t children[CHILDREN];
+	int start[2];
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe2(start, O_CLOEXEC), 0);
+	for (size_t i = 0; i < CHILDREN; i++) {
+		children[i] = fork();
+		assert_true(children[i] >= 0);
+		if (children[i] == 0) {
+			close(start[1]);
+			(void)read(start[0], &byte, 1);
+			if (kvc_usage_open(path, 0600, &usage) != 0 || !kvc_usage_is_shared(usage))
+				_exit(1);
+			count_rounds(usage);
+			kvc_usage_close(usage);
+			_exit(0);
+		}
+	}
+	close(start[0]);
+	close(start[1]);
+	for (size_t i = 0; i < CHILDREN; i++)
+		assert_int_equal(wait_child(children[i]), 0);
+	usage = open_usage("usage");
+	check_total(usage, 2 * CHILDREN * ROUNDS, CHILDREN * ROUNDS);
+	kvc_usage_close(usage);
+	assert_int_equal(count_entries(folder), 1);
+}
+
+/* ---------------------------------------------------------------- damage */
+
+static void read_whole(uint8_t *bytes)
+{
+	assert_int_equal(get_file(in_folder("usage"), bytes, FILE_BYTES), FILE_BYTES);
+}
+
+/* Any byte of the header that is wrong, any length that is too short: a new file, no crash. */
+static void test_damaged_is_made_anew(void **state)
+{
+	static const size_t lengths[] = { 0, 1, 23, 24, 4095, 4096, 8192, FILE_BYTES - 1 };
+	static const size_t flips[] = { 0, 7, 12, 16, 24, 2000, 4091, 4092, 4095 };
+	static uint8_t sound[FILE_BYTES], bytes[FILE_BYTES];
+	struct kvc_usage_map *usage = open_usage("usage");
+
+	(void)state;
+	kvc_usage_add(usage, 5, 100, 1);
+	(void)kvc_usage_recount(usage, &(struct kvc_usage_count){ 5, 100, 1 }, 1);
+	kvc_usage_close(usage);
+	read_whole(sound);
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		put_file(in_folder("usage"), sound, lengths[i]);
+		usage = open_usage("usage");
+		assert_true(kvc_usage_is_shared(usage) && kvc_usage_is_new(usage));
+		check_total(usage, 0, 0);
+		count_some(usage);
+		kvc_usage_close(usage);
+	}
+	for (size_t i = 0; i < sizeof(flips) / sizeof(flips[0]); i++) {
+		memcpy(bytes, sound, sizeof(bytes));
+		bytes[flips[i]] ^= 0x40;
+		put_file(in_folder("usage"), bytes, sizeof(bytes));
+		usage = open_usage("usage");
+		assert_true(kvc_usage_is_shared(usage) && kvc_usage_is_new(usage));
+		check_total(usage, 0, 0);
+		kvc_usage_close(usage);
+	}
+	assert_int_equal(count_entries(folder), 1);
+}
+
+static void test_other_major_is_kept(void **state)
+{
+	static uint8_t before[FILE_BYTES], after[FILE_BYTES];
+	struct kvc_usage_map *usage = open_usage("usage");
+
+	(void)state;
+	kvc_usage_close(usage);
+	read_whole(before);
+	before[8] = 2;
+	put_file(in_folder("usage"), before, sizeof(before));
+	usage = open_usage("usage");
+	assert_false(kvc_usage_is_shared(usage));
+	count_some(usage);
+	kvc_usage_close(usage);
+	read_whole(after);
+	assert_memory_equal(before, after, sizeof(before));
+}
+
+/* Counters that hold anything at all: no crash, sums that stay in their range. */
+static void test_hostile_counters(void **state)
+{
+	static uint8_t bytes[FILE_BYTES];
+	struct kvc_usage_map *usage = open_usage("usage");
+	uint64_t total = 0, objects = 0;
+
+	(void)state;
+	kvc_usage_close(usage);
+	read_whole(bytes);
+	memset(bytes + 4096, 0x7f, sizeof(bytes) - 4096);
+	put_file(in_folder("usage"), bytes, sizeof(bytes));
+	usage = open_usage("usage");
+	assert_true(kvc_usage_is_shared(usage));
+	kvc_usage_total(usage, &total, &objects);
+	assert_int_equal(total, UINT64_MAX);
+	assert_int_equal(objects, UINT64_MAX);
+	kvc_usage_add(usage, 5, INT64_MAX, INT64_MAX);
+	(void)kvc_usage_recount(usage, &(struct kvc_usage_count){ 5, 100, 1 }, 1);
+	check_total(usage, 100, 1);
+	kvc_usage_close(usage);
+}
+
+static void test_no_file_possible(void **state)
+{
+	struct kvc_usage_map *usage;
+
+	(void)state;
+	usage = open_usage("missing/usage");
+	assert_false(kvc_usage_is_shared(usage));
+	count_some(usage);
+	kvc_usage_close(usage);
+	assert_int_equal(mkdir(in_folder("directory"), 0700), 0);
+	usage = open_usage("directory");
+	assert_false(kvc_usage_is_shared(usage));
+	kvc_usage_close(usage);
+	assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);
+	usage = open_usage("pipe");
+	assert_false(kvc_usage_is_shared(usage));
+	kvc_usage_close(usage);
+	put_file(in_folder("victim"), "precious", 8);
+	assert_int_equal(symlink("victim", in_folder("link")), 0);
+	usage = open_usage("link");
+	assert_false(kvc_usage_is_shared(usage));
+	kvc_usage_close(usage);
+}
+
+/* A file that is cut while it is mapped: the check heals both processes' views. */
+static void test_cut_while_open(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage"), *second = open_usage("usage");
+
+	(void)state;
+	kvc_usage_add(usage, 5, 100, 1);
+	(void)kvc_usage_recount(usage, &(struct kvc_usage_count){ 5, 100, 1 }, 1);
+	assert_int_equal(kvc_usage_check(usage), 0);
+	assert_int_equal(truncate(in_folder("usage"), 0), 0);
+	assert_int_equal(kvc_usage_check(usage), 1);
+	assert_int_equal(kvc_usage_check(second), 1);
+	assert_true(kvc_usage_is_new(usage) && kvc_usage_is_new(second));
+	kvc_usage_add(usage, 5, 7, 1);
+	check_total(second, 7, 1);
+	assert_int_equal(kvc_usage_check(usage), 0);
+	kvc_usage_close(second);
+	kvc_usage_close(usage);
+}
+
+static void test_removed_while_open(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage"), *second = open_usage("usage");
+
+	(void)state;
+	assert_int_equal(unlink(in_folder("usage")), 0);
+	kvc_usage_add(usage, 5, 100, 1);
+	assert_int_equal(kvc_usage_check(second), 1);
+	assert_int_equal(kvc_usage_check(usage), 1);
+	kvc_usage_add(usage, 5, 7, 1);
+	check_total(second, 7, 1);
+	kvc_usage_close(second);
+	kvc_usage_close(usage);
+}
+
+/* Cut, and no new file can be made: memory, without SIGBUS. A file later: over to it. */
+static void test_cut_and_folder_gone(void **state)
+{
+	struct kvc_usage_map *usage;
+
+	(void)state;
+	assert_int_equal(mkdir(in_folder("root"), 0700), 0);
+	usage = open_usage("root/usage");
+	(void)kvc_usage_recount(usage, NULL, 0);
+	assert_int_equal(truncate(in_folder("root/usage"), 10), 0);
+	assert_int_equal(rename(in_folder("root"), in_folder("away")), 0);
+	assert_int_equal(kvc_usage_check(usage), 1);
+	assert_false(kvc_usage_is_shared(usage));
+	assert_true(kvc_usage_is_new(usage));
+	count_some(usage);
+	(void)kvc_usage_recount(usage, NULL, 0);
+	assert_int_equal(mkdir(in_folder("root"), 0700), 0);
+	assert_int_equal(kvc_usage_check(usage), 1);
+	assert_true(kvc_usage_is_shared(usage));
+	assert_true(kvc_usage_is_new(usage));
+	kvc_usage_close(usage);
+}
+
+/* Checks that replace the mapping while threads count: no crash, and counting goes on. */
+static void test_check_while_counting(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage");
+	pthread_t thread;
+	uint64_t bytes;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, count_in_thread, usage), 0);
+	for (int i = 0; i < 50; i++) {
+		assert_int_equal(unlink(in_folder("usage")), 0);
+		assert_int_equal(kvc_usage_check(usage), 1);
+	}
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	(void)kvc_usage_recount(usage, NULL, 0);
+	count_rounds(usage);
+	kvc_usage_total(usage, &bytes, NULL);
+	assert_int_equal(bytes, 2 * ROUNDS);
+	kvc_usage_close(usage);
+}
+
+#define USAGE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		USAGE_TEST(test_memory),
+		USAGE_TEST(test_file_keeps_counts),
+		USAGE_TEST(test_mode),
+		USAGE_TEST(test_full_table),
+		USAGE_TEST(test_corrections),
+		USAGE_TEST(test_threads),
+		USAGE_TEST(test_processes),
+		USAGE_TEST(test_damaged_is_made_anew),
+		USAGE_TEST(test_other_major_is_kept),
+		USAGE_TEST(test_hostile_counters),
+		USAGE_TEST(test_no_file_possible),
+		USAGE_TEST(test_cut_while_open),
+		USAGE_TEST(test_removed_while_open),
+		USAGE_TEST(test_cut_and_folder_gone),
+		USAGE_TEST(test_check_while_counting),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
