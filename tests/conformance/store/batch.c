@@ -128,7 +128,10 @@ static void test_buffers_instead_of_indices(void **state)
 		{ .size = sizeof(parts[0]), .piece_bytes = 700, .piece_count = 1 },
 	};
 	struct kvc_pool_params params = {
-		.size = sizeof(params), .name = "kv", .parts = parts, .part_count = 2,
+		.size = sizeof(params),
+		.name = "kv",
+		.parts = parts,
+		.part_count = 2,
 	};
 	struct kvc_namespace_params ns_params = namespace_params("buffers");
 	struct kvc_store *store = suite_open();

@@ -28,8 +28,9 @@ static void run_size(uint64_t bytes, uint64_t misalign)
 /* R21 */
 static void test_sizes_and_alignments(void **state)
 {
-	static const uint64_t sizes[] = { 1,	511,  512,   4095,
-					  4096, 4097, 66048, 2 * 1024 * 1024 + 8 };
+	static const uint64_t sizes[] = {
+		1, 511, 512, 4095, 4096, 4097, 66048, 2 * 1024 * 1024 + 8
+	};
 	static const uint64_t misaligned[] = { 0, 1, 512 };
 
 	(void)state;
@@ -42,7 +43,10 @@ static void test_sizes_and_alignments(void **state)
 static void test_pages_back_to_back(void **state)
 {
 	struct pages_params params = {
-		.count = 50, .part_count = 2, .part_bytes = { 1000, 4096 }, .packed = true,
+		.count = 50,
+		.part_count = 2,
+		.part_bytes = { 1000, 4096 },
+		.packed = true,
 	};
 	struct fixture f;
 
@@ -120,7 +124,7 @@ static void test_token_indices(void **state)
 	expect_all(f.results, 8, KVC_OK);
 	for (size_t i = 0; i < 8; i++)
 		assert_true(pages_match(&f.pages, i, key_content(f.keys.keys[i])));
-	indices[2] = 5; /* inside a page */
+	indices[2] = 5;	 /* inside a page */
 	indices[4] = 32; /* one past the end */
 	transfer = transfer_of(&f.pages, KVC_GET, f.keys.keys, 3, indices, f.results);
 	transfer.index_stride = 2;
@@ -152,8 +156,11 @@ static void test_pieces_at_any_address(void **state)
 		.page_stride_bytes = PIECE_BYTES,
 	};
 	struct kvc_pool_params params = {
-		.size = sizeof(params), .name = "kv",		 .parts = &part,
-		.part_count = 1,	.page_count = PIECE_PAGES,
+		.size = sizeof(params),
+		.name = "kv",
+		.parts = &part,
+		.part_count = 1,
+		.page_count = PIECE_PAGES,
 	};
 	int64_t indices[PIECE_PAGES] = { 3, 2, 1, 0 };
 	struct kvc_result results[PIECE_PAGES];
@@ -207,11 +214,17 @@ static void test_bad_pools_are_refused(void **state)
 	struct kvc_namespace *ns = namespace_must_open(store, &ns_params);
 	unsigned char memory[64];
 	struct kvc_part part = {
-		.size = sizeof(part), .base = memory, .piece_bytes = 16, .piece_count = 1,
+		.size = sizeof(part),
+		.base = memory,
+		.piece_bytes = 16,
+		.piece_count = 1,
 		.page_stride_bytes = 16,
 	};
 	struct kvc_pool_params good = {
-		.size = sizeof(good), .name = "kv", .parts = &part, .part_count = 1,
+		.size = sizeof(good),
+		.name = "kv",
+		.parts = &part,
+		.part_count = 1,
 		.page_count = 4,
 	};
 	struct kvc_pool_params bad;

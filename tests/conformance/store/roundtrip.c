@@ -199,7 +199,7 @@ static void test_counters_match_results(void **state)
 	uint64_t statuses[KVC_OPERATION_COUNT][16] = { { 0 } };
 	uint64_t causes[KVC_OPERATION_COUNT][64] = { { 0 } };
 	uint64_t calls[KVC_OPERATION_COUNT] = { 0 };
-	static const int script[] = { KVC_EXISTS, KVC_GET,    KVC_SET, KVC_SET,
+	static const int script[] = { KVC_EXISTS, KVC_GET,    KVC_SET,	  KVC_SET,
 				      KVC_GET,	  KVC_EXISTS, KVC_REMOVE, KVC_REMOVE };
 	struct kvc_stats before;
 	struct kvc_stats after;
