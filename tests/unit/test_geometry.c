@@ -462,7 +462,8 @@ static void layouts_of_one_order_share_and_others_do_not(void **state)
 /*
  * python3 -c '
  * from hashlib import blake2b as B; from struct import pack as P
- * H=lambda*x:B(b"".join(b"\xff"*4 if f is None else P("<I",len(f))+f for f in x),digest_size=8).hexdigest()
+ * F=lambda f:b"\xff"*4 if f is None else P("<I",len(f))+f
+ * H=lambda*x:B(b"".join(map(F,x)),digest_size=8).hexdigest()
  * Q=lambda n:P("<Q",n)
  * print(H(b"kv",Q(2),Q(288),Q(288),b"bfloat16",Q(1)))'
  */

@@ -56,7 +56,8 @@ static void plain_hashes_are_blake2b(void **state)
 /*
  * python3 -c '
  * from hashlib import blake2b as B; from struct import pack as P
- * H=lambda*x:B(b"".join(b"\xff"*4 if f is None else P("<I",len(f))+f for f in x),digest_size=8).hexdigest()
+ * F=lambda f:b"\xff"*4 if f is None else P("<I",len(f))+f
+ * H=lambda*x:B(b"".join(map(F,x)),digest_size=8).hexdigest()
  * Q=lambda n:P("<Q",n)
  * print(H()); print(H(b"")); print(H(None)); print(H(b"a",b"bc")); print(H(b"ab",b"c"))
  * print(H(Q(0),Q(2**64-1),b"text",None,b"\0\1"))'

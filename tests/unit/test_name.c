@@ -305,7 +305,8 @@ static void nixl_hashes_come_from_the_name(void **state)
 /*
  * python3 -c '
  * from hashlib import blake2b as B; from struct import pack as P
- * H=lambda*x:B(b"".join(b"\xff"*4 if f is None else P("<I",len(f))+f for f in x),digest_size=8).hexdigest()
+ * F=lambda f:b"\xff"*4 if f is None else P("<I",len(f))+f
+ * H=lambda*x:B(b"".join(map(F,x)),digest_size=8).hexdigest()
  * Q=lambda n:P("<Q",n)
  * ns=H(Q(1),b"m",None,None,None,Q(64),Q(0),Q(4),Q(2),Q(1),Q(2),Q(128)); print(ns)
  * print(H(("m-"+ns).encode(),b"a.b"))

@@ -43,7 +43,8 @@ static uint64_t hash_of(const struct kvc_namespace_params *params)
 /*
  * python3 -c '
  * from hashlib import blake2b as B; from struct import pack as P
- * H=lambda*x:B(b"".join(b"\xff"*4 if f is None else P("<I",len(f))+f for f in x),digest_size=8).hexdigest()
+ * F=lambda f:b"\xff"*4 if f is None else P("<I",len(f))+f
+ * H=lambda*x:B(b"".join(map(F,x)),digest_size=8).hexdigest()
  * Q=lambda n:P("<Q",n)
  * print(H(Q(1),b"Qwen/Qwen3-8B",b"rev-1",b"a",b"bfloat16",Q(64),Q(0),Q(4),Q(1),Q(1),Q(1),None))
  * print(H(Q(1),None,b"",None,None,Q(1),Q(1),None,Q(2),Q(3),Q(4),Q(128)))'

@@ -63,7 +63,8 @@ static void nixl_routes_are_those_of_the_vectors(void **state)
  * from hashlib import blake2b as B; from struct import pack as P
  * u=[bytes([i])*16 for i in range(5)]
  * S=lambda i,g:int.from_bytes(B(u[i]+P("<Q",g),digest_size=8).digest(),"big")
- * print([max(range(5),key=lambda i:(S(i,g),u[i])) for g in (0,1,2,3,255,1<<63,2**64-1,0x0123456789abcdef)])'
+ * G=0,1,2,3,255,1<<63,2**64-1,0x0123456789abcdef
+ * print([max(range(5),key=lambda i:(S(i,g),u[i])) for g in G])'
  */
 static void rendezvous_takes_the_highest_score(void **state)
 {
