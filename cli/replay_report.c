@@ -27,7 +27,8 @@ static const char style[] =
 	"section{padding:16px 18px;margin-bottom:16px}"
 	".two{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}"
 	"@media(max-width:520px){.two{grid-template-columns:1fr}}.two section{margin:0}"
-	".two{margin-bottom:16px}\n"
+	".two{margin-bottom:16px}.three{display:grid;gap:16px;margin-bottom:16px;"
+	"grid-template-columns:repeat(auto-fit,minmax(300px,1fr))}.three section{margin:0}\n"
 	"svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule)}"
 	".axis{stroke:var(--soft)}.tick,.marktext{font-size:12px;fill:var(--soft)}"
 	".marktext{fill:var(--ink);font-weight:600}.mark{stroke:var(--ink);stroke-dasharray:3 3;"
@@ -94,15 +95,17 @@ static void write_operations(FILE *file, const struct replay_outcome *outcome)
 	for (unsigned op = 0; op < KVC_OPERATION_COUNT; op++) {
 		const struct stats_operation *operation = &outcome->operations[op];
 		char size[CLI_FORMAT_BYTES], p50[CLI_FORMAT_BYTES], p99[CLI_FORMAT_BYTES];
-		char most[CLI_FORMAT_BYTES];
+		char most[CLI_FORMAT_BYTES], rate[32] = "";
 
 		if (operation->calls == 0)
 			continue;
+		if (operation->bytes > 0)
+			snprintf(rate, sizeof(rate), "%.2f", outcome_gb_per_s(outcome, op));
 		fprintf(file,
 			"<tr><td>%s</td><td>%" PRIu64 "</td><td>%" PRIu64
-			"</td><td>%s</td><td>%.2f</td><td>%s</td><td>%s</td><td>%s</td></tr>\n",
+			"</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n",
 			outcome_operation_names[op], operation->calls, operation->pages,
-			cli_format_size(size, operation->bytes), outcome_gb_per_s(outcome, op),
+			operation->bytes > 0 ? cli_format_size(size, operation->bytes) : "", rate,
 			cli_format_seconds(p50,
 					   stats_latency_quantile(&operation->latency, 0.50) / 1e9),
 			cli_format_seconds(p99,
@@ -154,7 +157,7 @@ static void write_latency(FILE *file, const struct replay_outcome *outcome, unsi
 		.x_most = stats_latency_upper(BAR_FIRST(most + 1) - 1),
 		.log_x = true,
 		.y_unit = "%",
-		.height = 190,
+		.height = 240,
 	};
 
 	snprintf(label, sizeof(label), "Latency of %s calls", outcome_operation_names[op]);
@@ -202,7 +205,7 @@ static void write_latencies(FILE *file, const struct replay_outcome *outcome)
 	find_range(outcome, &least, &most);
 	if (least > most)
 		return;
-	fputs("<div class=\"two\">\n", file);
+	fputs("<div class=\"three\">\n", file);
 	for (unsigned op = 0; op < KVC_OPERATION_COUNT; op++)
 		if (outcome->operations[op].latency.total > 0)
 			write_latency(file, outcome, op, least, most);

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#define WIDTH	     720.0
-#define MARGIN_LEFT  58.0
+#define WIDTH	     500.0
+#define MARGIN_LEFT  50.0
 #define MARGIN_RIGHT 14.0
 #define MARGIN_TOP   14.0
 #define MARGIN_BELOW 28.0
@@ -117,7 +117,7 @@ static void ticks_log(const struct svg_chart *chart)
 
 static void ticks_linear(const struct svg_chart *chart)
 {
-	double step = svg_round_up((chart->x_most - chart->x_least) / 8);
+	double step = svg_round_up((chart->x_most - chart->x_least) / 6);
 
 	for (unsigned i = 0; chart->x_least + i * step <= chart->x_most; i++)
 		tick_x(chart, chart->x_least + i * step, chart->x_least + i * step, " s");
