@@ -57,7 +57,8 @@ static int canonical_keys(const json_t *from, json_t *to, const char *where)
 	const char *key, *name;
 	json_t *value, *there;
 
-	json_object_foreach((json_t *)(uintptr_t)from, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)from, key, value)
+	{
 		name = kvc_option_canonical(key);
 		there = json_object_get(to, name);
 		if (there && !json_equal(there, value))
@@ -84,7 +85,8 @@ static int canonical_sections(const json_t *from, json_t *to, const char *origin
 	json_t *value, *copy;
 	int rc;
 
-	json_object_foreach((json_t *)(uintptr_t)from, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)from, key, value)
+	{
 		canonical_section_name(name, key);
 		if (json_object_get(to, name))
 			return kvc_fail(-EINVAL, "%s: the section plugin.%s is given twice (%s)",
@@ -142,7 +144,8 @@ static int merge(json_t *to, const json_t *from, json_t *origins, const char *pr
 	const char *key;
 	int rc;
 
-	json_object_foreach((json_t *)(uintptr_t)from, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)from, key, value)
+	{
 		(void)snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", key);
 		there = json_object_get(to, key);
 		if (json_is_object(value)) {
@@ -202,9 +205,7 @@ static bool has_nul_key(const json_t *node)
 	size_t i;
 
 	if (json_is_array(node)) {
-		json_array_foreach(node, i, value)
-			if (has_nul_key(value))
-				return true;
+		json_array_foreach(node, i, value) if (has_nul_key(value)) return true;
 		return false;
 	}
 	if (!json_is_object(node))
@@ -243,8 +244,8 @@ static int guess_table_format(const char *text, size_t bytes)
 			quote = c;
 		while (c == '#' && i + 1 < bytes && text[i + 1] != '\n')
 			i++;
-		at_start = c == '\n' || (at_start && (c == ' ' || c == '\t' || c == '\r' ||
-						      c == '#'));
+		at_start = c == '\n' ||
+			   (at_start && (c == ' ' || c == '\t' || c == '\r' || c == '#'));
 	}
 	return KVC_CONFIG_TOML;
 }
@@ -270,7 +271,8 @@ static int parse(const char *text, size_t bytes, int format, json_t **out,
 #ifdef KVC_HAVE_TOML
 		return kvc_toml_parse(text, bytes, out, error);
 #else
-		return kvc_syntax_fail(error, 0, 0, "this build cannot read TOML; use JSON or YAML");
+		return kvc_syntax_fail(error, 0, 0,
+				       "this build cannot read TOML; use JSON or YAML");
 #endif
 	}
 }
@@ -439,8 +441,7 @@ static int option_of_path(const char *path, const struct kvc_option **out)
 		*out = kvc_top_option_find(path);
 		if (*out || flat_option(path) || kvc_key_is_tolerated(path))
 			return 0;
-		return kvc_option_unknown(kvc_top_options, kvc_top_option_count, "top level",
-					  path);
+		return kvc_option_unknown(kvc_top_options, kvc_top_option_count, "top level", path);
 	}
 	dot = strchr(path + 7, '.');
 	if (!dot)
@@ -450,13 +451,12 @@ static int option_of_path(const char *path, const struct kvc_option **out)
 	section = kvc_section_find(name);
 	if (!section)
 		return 0;
-	if (section->free_table && strncmp(key, section->free_table,
-					   strlen(section->free_table)) == 0)
+	if (section->free_table &&
+	    strncmp(key, section->free_table, strlen(section->free_table)) == 0)
 		return 0;
 	*out = kvc_section_option_find(section, kvc_option_canonical(key));
 	(void)snprintf(name, sizeof(name), "plugin.%s", section->name);
-	return *out ? 0 :
-		      kvc_option_unknown(section->options, section->option_count, name, key);
+	return *out ? 0 : kvc_option_unknown(section->options, section->option_count, name, key);
 }
 
 /* {"plugin": {"posix": {"use_uring": value}}} from "plugin.posix.use_uring"; takes the value. */
@@ -499,12 +499,17 @@ int kvc_config_set(struct kvc_config *config, const char *path, const char *valu
 		return kvc_fail(-EINVAL, "kvc_config_set: invalid argument");
 	if (!is_path(path))
 		return kvc_fail(-EINVAL, "%s is not the path of a key", kvc_quote(quoted, path));
+	rc = kvc_json_text("path", path, &text);
+	if (rc < 0)
+		return rc;
+	json_decref(text);
 	rc = option_of_path(path, &option);
 	if (rc < 0)
 		return rc;
-	text = value ? json_string(value) : json_null();
-	if (!text)
-		return kvc_fail(-EINVAL, "%s: not valid UTF-8", path);
+	text = json_null();
+	rc = value ? kvc_json_text(path, value, &text) : 0;
+	if (rc < 0)
+		return rc;
 	if (option && value) {
 		rc = kvc_value_check(option, path, text, &checked);
 		if (rc < 0) {
@@ -515,7 +520,7 @@ int kvc_config_set(struct kvc_config *config, const char *path, const char *valu
 	}
 	document = document_of_path(path, text);
 	if (!document)
-		return kvc_fail(-EINVAL, "%s is not the path of a key", kvc_quote(quoted, path));
+		return -ENOMEM;
 	rc = add_document(config, document, "kvc_config_set");
 	json_decref(document);
 	return rc;

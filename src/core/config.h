@@ -13,16 +13,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum kvc_storage_layout { KVC_STORAGE_AUTO, KVC_STORAGE_FILES, KVC_STORAGE_PACKED };
+enum kvc_storage_layout {
+	KVC_STORAGE_AUTO,
+	KVC_STORAGE_FILES,
+	KVC_STORAGE_PACKED
+};
 
-enum kvc_verify_mode { KVC_VERIFY_REQUIRE, KVC_VERIFY_IF_PRESENT, KVC_VERIFY_OFF };
+enum kvc_verify_mode {
+	KVC_VERIFY_REQUIRE,
+	KVC_VERIFY_IF_PRESENT,
+	KVC_VERIFY_OFF
+};
 
-enum kvc_checksum_mode { KVC_CHECKSUM_MODE_FULL, KVC_CHECKSUM_MODE_SECTOR, KVC_CHECKSUM_MODE_NONE };
+enum kvc_checksum_mode {
+	KVC_CHECKSUM_MODE_FULL,
+	KVC_CHECKSUM_MODE_SECTOR,
+	KVC_CHECKSUM_MODE_NONE
+};
 
-enum kvc_durability { KVC_DURABILITY_NONE, KVC_DURABILITY_FDATASYNC };
+enum kvc_durability {
+	KVC_DURABILITY_NONE,
+	KVC_DURABILITY_FDATASYNC
+};
 
 /* What chose the candidates: active sections, the environment, or nothing. */
-enum kvc_selection { KVC_SELECTION_CONFIG, KVC_SELECTION_ENV, KVC_SELECTION_AUTO };
+enum kvc_selection {
+	KVC_SELECTION_CONFIG,
+	KVC_SELECTION_ENV,
+	KVC_SELECTION_AUTO
+};
 
 /*
  * struct kvc_candidate - a plugin that may be taken, with its settings.

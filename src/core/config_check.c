@@ -233,9 +233,10 @@ static int check_obj(const json_t *values)
 	if (!json_is_true(json_object_get(values, "use_virtual_addressing")) || !endpoint ||
 	    !endpoint_is_plain(endpoint))
 		return 0;
-	return kvc_fail(-EINVAL, "plugin.obj.use_virtual_addressing: true cannot work with an "
-				 "endpoint_override that is an IP address or names a port, as the "
-				 "bucket would be part of the host name; leave it out or set false");
+	return kvc_fail(-EINVAL,
+			"plugin.obj.use_virtual_addressing: true cannot work with an "
+			"endpoint_override that is an IP address or names a port, as the "
+			"bucket would be part of the host name; leave it out or set false");
 }
 
 int kvc_section_check(const char *section, const json_t *values)
@@ -298,7 +299,8 @@ int kvc_effective_check(struct kvc_effective *effective)
 		rc = check_folders(effective);
 	if (rc < 0)
 		return rc;
-	json_object_foreach(effective->sections, name, values) {
+	json_object_foreach(effective->sections, name, values)
+	{
 		rc = kvc_section_check(name, values);
 		if (rc < 0)
 			break;

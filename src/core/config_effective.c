@@ -64,9 +64,10 @@ static int read_top_option(struct kvc_effective *effective, const json_t *tree,
 		(void)json_object_del(effective->origins, option->name);
 		text = kvc_env_option(option->name, option, variable);
 		if (text) {
-			given = from_env = json_string(text);
-			if (!given)
-				return kvc_fail(-EINVAL, "%s: not valid UTF-8", variable);
+			rc = kvc_json_text(variable, text, &from_env);
+			if (rc < 0)
+				return rc;
+			given = from_env;
 			if (json_object_set_new(effective->origins, option->name,
 						json_sprintf("environment %s", variable)) < 0) {
 				json_decref(from_env);
@@ -177,8 +178,11 @@ static int unknown_top(struct kvc_effective *effective, const char *key, const j
 
 int kvc_free_value(const char *path, const json_t *value, json_t **out)
 {
-	static const struct kvc_option list = { .type = "list", .range = "", .unit = "",
-						.default_value = "", .flags = KVC_OPTION_SECRET };
+	static const struct kvc_option list = { .type = "list",
+						.range = "",
+						.unit = "",
+						.default_value = "",
+						.flags = KVC_OPTION_SECRET };
 	const char *text = json_string_value(value);
 
 	if (json_is_object(value))
@@ -202,7 +206,8 @@ static int read_free_table(json_t *values, const char *section, const char *tabl
 
 	if (!json_is_object(given))
 		return kvc_fail(-EINVAL, "plugin.%s.%s: expected a table", section, table);
-	json_object_foreach((json_t *)(uintptr_t)given, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)given, key, value)
+	{
 		(void)snprintf(path, sizeof(path), "plugin.%s.%s.%s", section, table, key);
 		rc = kvc_free_value(path, value, &copy);
 		if (rc < 0)
@@ -244,7 +249,8 @@ static int read_foreign_section(const char *name, const json_t *given, json_t *v
 	json_t *value, *copy;
 	int rc;
 
-	json_object_foreach((json_t *)(uintptr_t)given, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)given, key, value)
+	{
 		if (json_is_null(value))
 			continue;
 		(void)snprintf(path, sizeof(path), "plugin.%s.%s", name, key);
@@ -278,7 +284,8 @@ static int read_section(struct kvc_effective *effective, const char *name, const
 		return 0;
 	if (!section)
 		return read_foreign_section(name, given, values);
-	json_object_foreach((json_t *)(uintptr_t)given, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)given, key, value)
+	{
 		rc = read_section_key(effective, section, key, value, values);
 		if (rc < 0)
 			break;
@@ -297,7 +304,8 @@ static int read_sections(struct kvc_effective *effective, const json_t *given)
 	if (!json_is_object(given))
 		return kvc_fail(-EINVAL, "plugin: expected a table of sections; to choose a plugin "
 					 "write active = true into [plugin.<name>]");
-	json_object_foreach((json_t *)(uintptr_t)given, name, value) {
+	json_object_foreach((json_t *)(uintptr_t)given, name, value)
+	{
 		rc = read_section(effective, name, value);
 		if (rc < 0)
 			break;
@@ -326,9 +334,9 @@ static int read_env_option(struct kvc_effective *effective, const struct kvc_sec
 		if (!values || json_object_set_new(effective->sections, section->name, values) < 0)
 			return -ENOMEM;
 	}
-	given = json_string(text);
-	if (!given)
-		return kvc_fail(-EINVAL, "%s: not valid UTF-8", variable);
+	rc = kvc_json_text(variable, text, &given);
+	if (rc < 0)
+		return rc;
 	rc = kvc_value_check(option, variable, given, &value);
 	json_decref(given);
 	if (rc < 0)
@@ -354,7 +362,8 @@ static int read_environment(struct kvc_effective *effective)
 }
 
 /* A key of the top level that no top-level option has: a flat plugin option, one that belongs to
- * SGLang, or unknown. Beside a plugin from plugin_dir, whose table is not known here, it is flat. */
+ * SGLang, or unknown. Beside a plugin from plugin_dir, whose table is not known here, it is
+ * flat. */
 static int read_other_key(struct kvc_effective *effective, const char *key, const json_t *value)
 {
 	const char *plugin_dir = json_string_value(json_object_get(effective->top, "plugin_dir"));
@@ -387,7 +396,8 @@ int kvc_effective_read(struct kvc_effective *effective, const struct kvc_config 
 	if (rc < 0)
 		return rc;
 	effective->strict = json_is_true(json_object_get(effective->top, "strict"));
-	json_object_foreach((json_t *)(uintptr_t)tree, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)tree, key, value)
+	{
 		if (kvc_top_option_find(key))
 			continue;
 		rc = strcmp(key, "plugin") == 0 ? read_sections(effective, value) :

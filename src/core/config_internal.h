@@ -65,8 +65,7 @@ const char *kvc_section_missing(const char *section, const json_t *values);
 int kvc_free_value(const char *path, const json_t *value, json_t **out);
 
 /* "in <origin>" of a path, or "". */
-const char *kvc_origin_suffix(char buffer[KVC_PATH_BYTES], const json_t *origins,
-			      const char *path);
+const char *kvc_origin_suffix(char buffer[KVC_PATH_BYTES], const json_t *origins, const char *path);
 
 int kvc_warn(struct kvc_effective *effective, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));

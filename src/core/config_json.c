@@ -72,7 +72,8 @@ int kvc_json_parse(const char *text, size_t bytes, json_t **out, struct kvc_synt
 		return rc;
 	tree = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &details);
 	if (!tree) {
-		if (json_error_code(&details) == json_error_out_of_memory)
+		/* jansson says nothing about most failed allocations */
+		if (json_error_code(&details) == json_error_out_of_memory || !details.text[0])
 			return -ENOMEM;
 		/* jansson quotes the input behind "near"; that could be a credential. */
 		near = strstr(details.text, " near ");

@@ -42,6 +42,20 @@ void kvc_text_add(struct kvc_text *text, const char *format, ...)
 	text->bytes += (size_t)needed;
 }
 
+int kvc_json_text(const char *path, const char *text, json_t **out)
+{
+	json_t *unchecked;
+
+	*out = json_string(text);
+	if (*out)
+		return 0;
+	unchecked = json_string_nocheck(text);
+	if (!unchecked)
+		return -ENOMEM;
+	json_decref(unchecked);
+	return kvc_fail(-EINVAL, "%s: not valid UTF-8", path);
+}
+
 const struct kvc_option *kvc_option_find(const struct kvc_option *table, size_t count,
 					 const char *name)
 {
@@ -76,8 +90,8 @@ size_t kvc_edit_distance(const char *a, const char *b)
 			int x = tolower((unsigned char)a[i - 1]);
 			int y = tolower((unsigned char)b[j - 1]);
 
-			row[j] = least(least(above[j] + 1, row[j - 1] + 1),
-				       above[j - 1] + (x != y));
+			row[j] =
+				least(least(above[j] + 1, row[j - 1] + 1), above[j - 1] + (x != y));
 			if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) &&
 			    y == tolower((unsigned char)a[i - 2]))
 				row[j] = least(row[j], before[j - 2] + 1);
@@ -134,10 +148,9 @@ static int make_setting(const struct kvc_option *option, const char *section, co
 
 	if (value) {
 		(void)snprintf(path, sizeof(path), "%s.%s", section, option->name);
-		given = json_string(value);
-		if (!given)
-			return kvc_fail(-EINVAL, "%s: not valid UTF-8", path);
-		rc = kvc_value_check(option, path, given, &checked);
+		rc = kvc_json_text(path, value, &given);
+		if (rc == 0)
+			rc = kvc_value_check(option, path, given, &checked);
 		json_decref(given);
 	} else {
 		rc = kvc_value_default(option, &checked);

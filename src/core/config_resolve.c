@@ -81,18 +81,17 @@ static int copy_list(const json_t *list, char ***out, size_t *out_count)
 static void copy_scalars(const struct kvc_effective *effective, struct kvc_settings *settings)
 {
 	settings->use_direct_io = json_is_true(top_value(effective, "use_direct_io"));
-	settings->use_direct_io_explicit =
-		json_object_get(effective->origins, "use_direct_io") != NULL;
+	settings->use_direct_io_explicit = json_object_get(effective->origins, "use_direct_io") !=
+					   NULL;
 	settings->l3_cleaner_enabled = json_is_true(top_value(effective, "l3_cleaner_enabled"));
 	settings->l3_cleaner_high_watermark =
 		json_real_value(top_value(effective, "l3_cleaner_high_watermark"));
 	settings->l3_cleaner_low_watermark =
 		json_real_value(top_value(effective, "l3_cleaner_low_watermark"));
-	settings->storage_dirs_default =
-		json_object_get(effective->origins, "storage_dirs") == NULL;
+	settings->storage_dirs_default = json_object_get(effective->origins, "storage_dirs") ==
+					 NULL;
 	settings->naming = (enum kvc_naming)word_index(effective, "naming");
-	settings->storage_layout =
-		(enum kvc_storage_layout)word_index(effective, "storage_layout");
+	settings->storage_layout = (enum kvc_storage_layout)word_index(effective, "storage_layout");
 	settings->verify = (enum kvc_verify_mode)word_index(effective, "verify");
 	settings->checksum = (enum kvc_checksum_mode)word_index(effective, "checksum");
 	settings->durability = (enum kvc_durability)word_index(effective, "durability");
@@ -139,8 +138,7 @@ static int copy_texts(const struct kvc_effective *effective, struct kvc_settings
 		rc = copy_list(top_value(effective, "io_engines"), &settings->io_engines,
 			       &settings->io_engine_count);
 	if (rc == 0)
-		rc = copy_list(effective->warnings, &settings->warnings,
-			       &settings->warning_count);
+		rc = copy_list(effective->warnings, &settings->warnings, &settings->warning_count);
 	return rc;
 }
 
@@ -153,7 +151,8 @@ static int copy_settings(const json_t *values, struct kvc_candidate *out)
 	out->settings = calloc(json_object_size(values) + 1, sizeof(*out->settings));
 	if (!out->settings)
 		return -ENOMEM;
-	json_object_foreach((json_t *)(uintptr_t)values, name, value) {
+	json_object_foreach((json_t *)(uintptr_t)values, name, value)
+	{
 		setting = &out->settings[out->setting_count++];
 		setting->name = strdup(name);
 		setting->value = kvc_value_text(value);
@@ -174,13 +173,13 @@ static int copy_candidates(const json_t *list, struct kvc_candidate **out, size_
 	if (!candidates)
 		return -ENOMEM;
 	*out = candidates;
-	json_array_foreach(list, i, entry) {
+	json_array_foreach(list, i, entry)
+	{
 		*out_count = i + 1;
 		reason = json_string_value(json_object_get(entry, "reason"));
 		candidates[i].valid = json_is_true(json_object_get(entry, "valid"));
 		candidates[i].table_known = json_is_true(json_object_get(entry, "table_known"));
-		candidates[i].plugin =
-			strdup(json_string_value(json_object_get(entry, "plugin")));
+		candidates[i].plugin = strdup(json_string_value(json_object_get(entry, "plugin")));
 		candidates[i].reason = reason ? strdup(reason) : NULL;
 		if (!candidates[i].plugin || (reason && !candidates[i].reason))
 			return -ENOMEM;

@@ -59,8 +59,9 @@ static int add_flat_key(struct kvc_effective *effective, struct draft *draft, co
 	if (json_object_get(draft->values, key) &&
 	    !json_equal(json_object_get(draft->values, key), value)) {
 		json_decref(value);
-		return kvc_fail(-EINVAL, "%s stands at the top level and, with another value, in "
-					 "plugin.%s; keep one of them",
+		return kvc_fail(-EINVAL,
+				"%s stands at the top level and, with another value, in "
+				"plugin.%s; keep one of them",
 				key, draft->plugin);
 	}
 	return json_object_set_new(draft->values, key, value) < 0 ? -ENOMEM : 0;
@@ -72,7 +73,8 @@ static int add_flat(struct kvc_effective *effective, struct draft *draft)
 	json_t *value;
 	int rc = 0;
 
-	json_object_foreach(effective->flat, key, value) {
+	json_object_foreach(effective->flat, key, value)
+	{
 		rc = add_flat_key(effective, draft, key, value);
 		if (rc < 0 || draft->reason)
 			break;
@@ -159,7 +161,8 @@ static int select_active(struct kvc_effective *effective)
 	int rc = 0;
 
 	effective->selection = KVC_SELECTION_CONFIG;
-	json_object_foreach(effective->sections, name, values) {
+	json_object_foreach(effective->sections, name, values)
+	{
 		if (!json_is_true(json_object_get(values, kvc_active_option.name)))
 			continue;
 		rc = add_candidate(effective, name, true, effective->candidates);
@@ -210,7 +213,8 @@ int kvc_effective_select(struct kvc_effective *effective)
 		if (rc < 0)
 			return rc;
 	}
-	json_object_foreach(effective->sections, name, values) {
+	json_object_foreach(effective->sections, name, values)
+	{
 		if (kvc_section_find(name))
 			continue;
 		rc = add_candidate(effective, name, false, effective->stacked);

@@ -48,7 +48,8 @@ void kvc_toml_value(struct kvc_text *text, const json_t *value)
 
 	if (json_is_array(value)) {
 		kvc_text_add(text, "[");
-		json_array_foreach(value, i, element) {
+		json_array_foreach(value, i, element)
+		{
 			kvc_text_add(text, "%s", i ? ", " : "");
 			kvc_toml_value(text, element);
 		}
@@ -85,8 +86,8 @@ static json_t *plain_url(const char *url)
 		bytes -= (size_t)(at + 1 - host);
 		host = at + 1;
 	}
-	return json_sprintf("%.*s%s%.*s%s", (int)before, url, at ? HIDDEN "@" : "", (int)bytes, host,
-			    host[bytes] ? "?" HIDDEN : "");
+	return json_sprintf("%.*s%s%.*s%s", (int)before, url, at ? HIDDEN "@" : "", (int)bytes,
+			    host, host[bytes] ? "?" HIDDEN : "");
 }
 
 /* What may be shown of a value; a new reference. Without a row (a plugin of others, a free table)
@@ -135,9 +136,10 @@ static const json_t *shown_section(const struct kvc_effective *effective, const 
 	json_t *candidate;
 	size_t i;
 
-	json_array_foreach(effective->candidates, i, candidate)
-		if (strcmp(json_string_value(json_object_get(candidate, "plugin")), plugin) == 0)
-			return json_object_get(candidate, "values");
+	json_array_foreach(
+		effective->candidates, i,
+		candidate) if (strcmp(json_string_value(json_object_get(candidate, "plugin")),
+				      plugin) == 0) return json_object_get(candidate, "values");
 	return json_object_get(effective->sections, plugin) ? json_object_get(entry, "values") :
 							      NULL;
 }
@@ -176,9 +178,9 @@ static void show_selection(struct kvc_text *text, const struct kvc_effective *ef
 	json_t *entry;
 	size_t i;
 
-	kvc_text_add(text, "# plugins, in this order (chosen by: %s)\n",
-		     selection_name(effective));
-	json_array_foreach(effective->candidates, i, entry) {
+	kvc_text_add(text, "# plugins, in this order (chosen by: %s)\n", selection_name(effective));
+	json_array_foreach(effective->candidates, i, entry)
+	{
 		reason = json_string_value(json_object_get(entry, "reason"));
 		kvc_text_add(text, "#   %s%s%s\n",
 			     json_string_value(json_object_get(entry, "plugin")),
@@ -199,7 +201,8 @@ void kvc_text_effective(struct kvc_text *text, const struct kvc_effective *effec
 	kvc_text_add(text, "\n");
 	json_object_foreach(effective->top, name, value)
 		show_value(text, effective, NULL, name, value);
-	json_array_foreach(effective->stacked, i, entry) {
+	json_array_foreach(effective->stacked, i, entry)
+	{
 		plugin = json_string_value(json_object_get(entry, "plugin"));
 		values = shown_section(effective, entry);
 		if (!values)
@@ -219,7 +222,8 @@ static json_t *values_json(const struct kvc_effective *effective, const char *pl
 	const char *name;
 	json_t *value;
 
-	json_object_foreach((json_t *)(uintptr_t)values, name, value) {
+	json_object_foreach((json_t *)(uintptr_t)values, name, value)
+	{
 		json_t *entry = json_pack("{s:o, s:s}", "value",
 					  shown_value(row_of(plugin, name), value), "origin",
 					  origin_of(effective, plugin, name));
@@ -240,11 +244,12 @@ static json_t *sections_json(const struct kvc_effective *effective)
 	json_t *entry;
 	size_t i;
 
-	json_array_foreach(effective->stacked, i, entry) {
+	json_array_foreach(effective->stacked, i, entry)
+	{
 		plugin = json_string_value(json_object_get(entry, "plugin"));
 		values = shown_section(effective, entry);
-		if (values && json_object_set_new(out, plugin,
-						  values_json(effective, plugin, values)) < 0) {
+		if (values &&
+		    json_object_set_new(out, plugin, values_json(effective, plugin, values)) < 0) {
 			json_decref(out);
 			return NULL;
 		}
@@ -258,7 +263,8 @@ static json_t *candidates_json(const struct kvc_effective *effective)
 	json_t *entry;
 	size_t i;
 
-	json_array_foreach(effective->candidates, i, entry) {
+	json_array_foreach(effective->candidates, i, entry)
+	{
 		json_t *copy = json_copy(entry);
 
 		(void)json_object_del(copy, "values");

@@ -10,10 +10,10 @@
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 /* Rows: name, type, unit, default, range, help, flags. */
-#define ROW(name_, type_, unit_, default_, range_, flags_, help_)                        \
-	{                                                                                \
+#define ROW(name_, type_, unit_, default_, range_, flags_, help_)                               \
+	{                                                                                       \
 		.name = (name_), .type = (type_), .unit = (unit_), .default_value = (default_), \
-		.range = (range_), .help = (help_), .flags = (flags_)                    \
+		.range = (range_), .help = (help_), .flags = (flags_)                           \
 	}
 
 #define BOOLEAN "true | false"
@@ -31,7 +31,7 @@ const struct kvc_option kvc_top_options[] = {
 	    "Cleaning begins when the file system of a storage directory is this full."),
 	ROW("l3_cleaner_low_watermark", "float", "percent", "70.0", "[0, 100]", 0,
 	    "Cleaning ends below this; must be lower than l3_cleaner_high_watermark."),
-	ROW("storage_dirs", "list", "", KVC_DEFAULT_ROOT, "", KVC_OPTION_PATHS,
+	ROW("storage_dirs", "list", "", KVC_DEFAULT_ROOT, "", 0,
 	    "Folders that hold the cache, one root each; a list, or one text with commas."),
 	ROW("naming", "string", "", "kvcellar", "kvcellar | nixl", 0,
 	    "How objects are named; nixl shares a directory with HiCacheNixl."),
@@ -54,8 +54,7 @@ const struct kvc_option kvc_top_options[] = {
 	    "Keeps the caches of tenants apart; unset and \"\" differ."),
 	ROW("get_timeout_ms", "integer", "ms", "5000", TIMEOUT, 0, "Longest time of a get."),
 	ROW("set_timeout_ms", "integer", "ms", "8000", TIMEOUT, 0, "Longest time of a set."),
-	ROW("exists_timeout_ms", "integer", "ms", "2000", TIMEOUT, 0,
-	    "Longest time of an exists."),
+	ROW("exists_timeout_ms", "integer", "ms", "2000", TIMEOUT, 0, "Longest time of an exists."),
 	ROW("durability", "string", "", "none", "none | fdatasync", 0,
 	    "What is on stable storage before an object becomes visible."),
 	ROW("io_engines", "list", "", "io_uring,linux_aio,threads,posix_aio",
@@ -99,8 +98,7 @@ static const struct kvc_option posix_options[] = {
 static const struct kvc_option gds_options[] = {
 	ROW("batch_pool_size", "integer", "", "128", "[1, 1048576]", 0,
 	    "I/O requests in the request pool."),
-	ROW("batch_limit", "integer", "", "128", "[1, 1048576]", 0,
-	    "Most requests of one batch."),
+	ROW("batch_limit", "integer", "", "128", "[1, 1048576]", 0, "Most requests of one batch."),
 	ROW("max_request_size", "integer", "bytes", "16777216", "[4096, 1073741824]", 0,
 	    "Largest single I/O request."),
 };
@@ -199,9 +197,9 @@ static const struct kvc_option fault_options[] = {
 	    "Whether roots look like local devices; lower = as the plugin below."),
 };
 
-#define SECTION(name_, alias_, title_, table_, free_table_, help_)                            \
-	{                                                                                    \
-		.name = (name_), .alias = (alias_), .title = (title_), .help = (help_),      \
+#define SECTION(name_, alias_, title_, table_, free_table_, help_)                              \
+	{                                                                                       \
+		.name = (name_), .alias = (alias_), .title = (title_), .help = (help_),         \
 		.options = (table_), .option_count = COUNT(table_), .free_table = (free_table_) \
 	}
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The option tables as texts: the list, JSON, docs/config.md and the sample file. */
-#include "core/config_internal.h"
 #include "core/config_text.h"
+#include "core/config_internal.h"
 #include "core/log.h"
 
 #include <errno.h>
@@ -33,8 +33,7 @@ static const char *option_path(char buffer[KVC_PATH_BYTES], const struct kvc_sec
 			       const struct kvc_option *option)
 {
 	if (section)
-		(void)snprintf(buffer, KVC_PATH_BYTES, "plugin.%s.%s", section->name,
-			       option->name);
+		(void)snprintf(buffer, KVC_PATH_BYTES, "plugin.%s.%s", section->name, option->name);
 	else
 		(void)snprintf(buffer, KVC_PATH_BYTES, "%s", option->name);
 	return buffer;
@@ -120,11 +119,18 @@ static json_t *option_json(const struct kvc_section *section, const struct kvc_o
 	kvc_env_name(variable, option_path(path, section, option));
 	if (kvc_value_default(option, &value) < 0)
 		return NULL;
-	return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s?}", "path",
-			 path, "type", option->type, "unit",
-			 option->unit, "default", value, "range", option->range, "help",
-			 option->help, "secret", (option->flags & KVC_OPTION_SECRET) != 0, "env",
-			 variable, "seed_env", seed_env_name(section, option));
+	return json_pack("{s:s, s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s?}", "path", path, "type",
+			 option->type, "unit", option->unit, "default", value, "range",
+			 option->range, "help", option->help, "secret",
+			 (option->flags & KVC_OPTION_SECRET) != 0, "env", variable, "seed_env",
+			 seed_env_name(section, option));
+}
+
+static void append_option(struct kvc_text *text, json_t *list, const struct kvc_section *section,
+			  const struct kvc_option *option)
+{
+	if (json_array_append_new(list, option_json(section, option)) < 0)
+		text->failed = true;
 }
 
 void kvc_text_options_json(struct kvc_text *text)
@@ -133,13 +139,12 @@ void kvc_text_options_json(struct kvc_text *text)
 	const struct kvc_section *section;
 
 	for (size_t i = 0; i < kvc_top_option_count; i++)
-		(void)json_array_append_new(list, option_json(NULL, &kvc_top_options[i]));
+		append_option(text, list, NULL, &kvc_top_options[i]);
 	for (size_t i = 0; i < kvc_section_count; i++) {
 		section = &kvc_sections[i];
-		(void)json_array_append_new(list, option_json(section, &kvc_active_option));
+		append_option(text, list, section, &kvc_active_option);
 		for (size_t j = 0; j < section->option_count; j++)
-			(void)json_array_append_new(list,
-						    option_json(section, &section->options[j]));
+			append_option(text, list, section, &section->options[j]);
 	}
 	kvc_text_json(text, list);
 	json_decref(list);

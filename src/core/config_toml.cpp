@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TOML -> tree, by toml++ as a shared library. The only C++ of the library: nothing is thrown past
  * kvc_toml_parse(). toml++ sorts the keys of a table; their source positions give the file order
- * back. TOML_HEADER_ONLY stays 0: header-only, an assert in the parser ends the process on "[\n". */
+ * back. TOML_HEADER_ONLY stays 0: header-only, an assert in the parser ends the process on
+ * "[\n". */
 #ifndef TOML_HEADER_ONLY
 #define TOML_HEADER_ONLY 0
 #endif
@@ -84,11 +85,19 @@ json_t *from_float(double value)
 /* Owns a tree while it is built. */
 struct holder {
 	json_t *node;
-	explicit holder(json_t *taken) : node(checked(taken)) {}
-	~holder() { json_decref(node); }
+	explicit holder(json_t *taken) : node(checked(taken))
+	{
+	}
+	~holder()
+	{
+		json_decref(node);
+	}
 	holder(const holder &) = delete;
 	holder &operator=(const holder &) = delete;
-	json_t *release() { return std::exchange(node, nullptr); }
+	json_t *release()
+	{
+		return std::exchange(node, nullptr);
+	}
 };
 
 json_t *convert(const toml::node &node, unsigned depth);
@@ -104,8 +113,8 @@ json_t *convert_table(const toml::table &table, unsigned depth)
 	holder object(json_object());
 
 	for (auto &&entry : table)
-		children.push_back({ first_position(entry.second, depth), entry.first.str(),
-				     &entry.second });
+		children.push_back(
+			{ first_position(entry.second, depth), entry.first.str(), &entry.second });
 	std::stable_sort(children.begin(), children.end(),
 			 [](const child &a, const child &b) { return a.where < b.where; });
 	for (const child &item : children) {

@@ -450,7 +450,8 @@ static int check_list(const struct kvc_option *option, const char *path, const j
 	if (text) {
 		rc = split_commas(option, path, text, list);
 	} else if (json_is_array(value)) {
-		json_array_foreach(value, i, element) {
+		json_array_foreach(value, i, element)
+		{
 			text = plain_text(element);
 			rc = text ? append_entry(option, path, text, strlen(text), list) :
 				    fail_type(option, path, element, "a list of texts");
@@ -475,8 +476,8 @@ int kvc_value_check(const struct kvc_option *option, const char *path, const jso
 {
 	static const struct {
 		const char *type;
-		int (*check)(const struct kvc_option *option, const char *path,
-			     const json_t *value, json_t **out);
+		int (*check)(const struct kvc_option *option, const char *path, const json_t *value,
+			     json_t **out);
 	} checks[] = {
 		{ "boolean", check_boolean }, { "integer", check_integer },
 		{ "float", check_float },     { "size", check_size },
@@ -550,6 +551,8 @@ char *kvc_value_text(const json_t *value)
 {
 	char buffer[40];
 
+	if (!value)
+		return NULL;
 	switch (json_typeof(value)) {
 	case JSON_STRING:
 		return strdup(json_string_value(value));

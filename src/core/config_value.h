@@ -12,8 +12,7 @@
 
 /* Flags of the library's own tables, above those of plugin.h. */
 #define KVC_OPTION_UNSET (1u << 16) /* without a value it is absent, which is not "" */
-#define KVC_OPTION_PATHS (1u << 17) /* a list of folders */
-#define KVC_OPTION_URL (1u << 18)   /* may carry a login or a signature: shown without them */
+#define KVC_OPTION_URL	 (1u << 17) /* may carry a login or a signature: shown without them */
 
 /* A growing text. After a failed allocation `failed` stays set and nothing is added. */
 struct kvc_text {
@@ -30,6 +29,10 @@ void kvc_text_add(struct kvc_text *text, const char *format, ...)
 
 /* A key or value fit for an error text: in double quotes, control bytes as \xNN, cut when long. */
 const char *kvc_quote(char buffer[KVC_QUOTED_BYTES], const char *text);
+
+/* A text as a JSON value: 0, -ENOMEM, or -EINVAL when it is not UTF-8 (kvc_last_error() names
+ * `path`). */
+int kvc_json_text(const char *path, const char *text, json_t **out);
 
 /* A decimal number in the C locale, whatever the process has set: 0, or -EINVAL (also for the
  * infinities, not-a-number, hexadecimal, and anything behind the number). */
@@ -53,7 +56,8 @@ int kvc_value_check(const struct kvc_option *option, const char *path, const jso
 /* The default of an option in the form that kvc_value_check() gives; null when it has none. */
 int kvc_value_default(const struct kvc_option *option, json_t **out);
 
-/* A checked value as the text of a kvc_setting (lists with commas); NULL without memory. */
+/* A checked value as the text of a kvc_setting (lists with commas); NULL for NULL and without
+ * memory. */
 char *kvc_value_text(const json_t *value);
 
 /* The row called `name`, or NULL. */

@@ -180,7 +180,8 @@ static int type_scalar(struct reader *reader, const yaml_event_t *event, json_t 
 
 	if (tag && strcmp(tag, "!") != 0 && strcmp(tag, TAG_PREFIX "str") != 0) {
 		if (strncmp(tag, TAG_PREFIX, strlen(TAG_PREFIX)) != 0)
-			return fail_at(reader, event, "tags other than YAML's own are not accepted");
+			return fail_at(reader, event,
+				       "tags other than YAML's own are not accepted");
 		rc = type_plain(reader, event, text, bytes, &value);
 		if (rc == 0 && value && !tag_fits(tag + strlen(TAG_PREFIX), value)) {
 			json_decref(value);
@@ -194,7 +195,7 @@ static int type_scalar(struct reader *reader, const yaml_event_t *event, json_t 
 	if (rc < 0)
 		return rc;
 	if (!value)
-		return fail_at(reader, event, "not valid UTF-8");
+		return -ENOMEM; /* libyaml has checked the UTF-8 */
 	*out = value;
 	return 0;
 }

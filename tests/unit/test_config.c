@@ -68,14 +68,12 @@ static void test_formats_agree(void **state)
 		const char *name;
 		const char *text;
 		int format;
-	} cases[] = { { "a.toml", toml_text, KVC_CONFIG_TOML },
-		      { "a.json", json_text, KVC_CONFIG_JSON },
-		      { "a.yaml", yaml_text, KVC_CONFIG_YAML },
-		      { "a.yml", yaml_text, KVC_CONFIG_YAML },
-		      { "b.TOML", toml_text, KVC_CONFIG_AUTO },
-		      { "toml", toml_text, KVC_CONFIG_AUTO },
-		      { "json", json_text, KVC_CONFIG_AUTO },
-		      { "yaml", yaml_text, KVC_CONFIG_AUTO } };
+	} cases[] = {
+		{ "a.toml", toml_text, KVC_CONFIG_TOML }, { "a.json", json_text, KVC_CONFIG_JSON },
+		{ "a.yaml", yaml_text, KVC_CONFIG_YAML }, { "a.yml", yaml_text, KVC_CONFIG_YAML },
+		{ "b.TOML", toml_text, KVC_CONFIG_AUTO }, { "toml", toml_text, KVC_CONFIG_AUTO },
+		{ "json", json_text, KVC_CONFIG_AUTO },	  { "yaml", yaml_text, KVC_CONFIG_AUTO }
+	};
 	struct kvc_config *first = load(json_text, KVC_CONFIG_JSON), *config;
 	char *expected = json_dumps(first->tree, JSON_COMPACT), *found;
 	char at_path[200];
@@ -138,8 +136,8 @@ static void test_r51_bom_and_line_ends(void **state)
 {
 	static const char *const texts[] = {
 		"\xef\xbb\xbfuse_direct_io = false\r\n[plugin.posix]\r\nuse_aio = true\r\n",
-		"\xef\xbb\xbf{\"use_direct_io\":\r\n false, \"plugin\": {\"posix\":\r\n"
-		"{\"use_aio\": true}}}\r\n",
+		("\xef\xbb\xbf{\"use_direct_io\":\r\n false, \"plugin\": {\"posix\":\r\n"
+		 "{\"use_aio\": true}}}\r\n"),
 		"\xef\xbb\xbfuse_direct_io: false\r\nplugin:\r\n  posix:\r\n    use_aio: true\r\n",
 	};
 	struct kvc_settings *settings;
@@ -157,8 +155,9 @@ static void test_r51_bom_and_line_ends(void **state)
 
 static void test_r51_empty_texts(void **state)
 {
-	static const char *const texts[] = { "", "\n", "# only a comment\n", "---\n", "{}",
-					     "\xef\xbb\xbf", " \r\n\t", "~" };
+	static const char *const texts[] = { "",	"\n", "# only a comment\n",
+					     "---\n",	"{}", "\xef\xbb\xbf",
+					     " \r\n\t", "~" };
 	struct kvc_config *config;
 	const char *path;
 
@@ -194,8 +193,7 @@ static void test_r51_files_that_cannot_be_read(void **state)
 	assert_int_equal(kvc_config_load_text(config, "@", 1, KVC_CONFIG_AUTO, NULL), -ENOENT);
 	big = calloc(1, (1 << 20) + 1);
 	memset(big, '\n', (1 << 20) + 1);
-	assert_int_equal(kvc_config_load_file(config,
-					      file_with("big.toml", big, (1 << 20) + 1)),
+	assert_int_equal(kvc_config_load_file(config, file_with("big.toml", big, (1 << 20) + 1)),
 			 -EFBIG);
 	assert_contains(kvc_last_error(), "big.toml");
 	assert_int_equal(kvc_config_load_file(config, file_with("full.toml", big, 1 << 20)), 0);
@@ -235,8 +233,8 @@ static void test_r51_syntax_errors_tell_the_line(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		const char *error = error_of_format(cases[i].text, strlen(cases[i].text),
-						    cases[i].format);
+		const char *error =
+			error_of_format(cases[i].text, strlen(cases[i].text), cases[i].format);
 
 		assert_contains(error, cases[i].pieces[0]);
 		assert_contains(error, cases[i].pieces[1]);
@@ -261,11 +259,11 @@ static void test_r51_deep_nesting(void **state)
 			memset(text + used, '[', depths[i]);
 			memset(text + used + depths[i], ']', depths[i]);
 			text[used + 2 * depths[i]] = '}';
-			assert_contains(error_of_format(text,
-							used + 2 * depths[i] +
-								(format == KVC_CONFIG_JSON),
-							format),
-					"line 2");
+			assert_contains(
+				error_of_format(text,
+						used + 2 * depths[i] + (format == KVC_CONFIG_JSON),
+						format),
+				"line 2");
 		}
 		memset(text + used, '[', 63);
 		memset(text + used + 63, ']', 63);
@@ -288,9 +286,8 @@ static void test_later_keys_win(void **state)
 	const struct kvc_candidate *posix;
 
 	(void)state;
-	assert_int_equal(kvc_config_load_text(config, second, strlen(second), KVC_CONFIG_JSON,
-					      "second"),
-			 0);
+	assert_int_equal(
+		kvc_config_load_text(config, second, strlen(second), KVC_CONFIG_JSON, "second"), 0);
 	assert_int_equal(kvc_config_set(config, "set_timeout_ms", "3"), 0);
 	assert_int_equal(kvc_config_set(config, "plugin.Posix.ios_pool_size", "7"), 0);
 	assert_int_equal(kvc_config_set(config, "exists_timeout_ms", "9"), 0);

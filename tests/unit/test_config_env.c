@@ -136,8 +136,8 @@ static void check_variable(const char *plugin, const struct kvc_option *option)
 	assert_string_equal(json_string_value(json_object_get(entry, "origin")), expected);
 	value = json_object_get(entry, "value");
 	found = kvc_value_text(value);
-	assert_string_equal(found, option->flags & KVC_OPTION_SECRET ? "***" :
-								       other_valid_value(option));
+	assert_string_equal(found,
+			    option->flags & KVC_OPTION_SECRET ? "***" : other_valid_value(option));
 	free(found);
 	json_decref(entry);
 	unsetenv(variable);
@@ -198,10 +198,11 @@ static void test_seed_variables(void **state)
 
 static void test_plugin_by_environment(void **state)
 {
-	static const char *const names[][2] = { { "POSIX", "posix" },	{ "posix", "posix" },
-						{ "3FS", "3fs" },	{ "HF3FS", "3fs" },
-						{ "GDS_MT", "gds_mt" }, { "AZURE_BLOB", "azure_blob" },
-						{ "mem", "mem" } };
+	static const char *const names[][2] = {
+		{ "POSIX", "posix" }, { "posix", "posix" },   { "3FS", "3fs" },
+		{ "HF3FS", "3fs" },   { "GDS_MT", "gds_mt" }, { "AZURE_BLOB", "azure_blob" },
+		{ "mem", "mem" }
+	};
 	struct kvc_settings *settings;
 
 	(void)state;

@@ -106,7 +106,8 @@ static void test_r50_misspelt_keys(void **state)
 		{ "use_direct_oi = true\n", "\"use_direct_oi\"", "\"use_direct_io\"" },
 		{ "storage_dir = \"/a\"\n", "\"storage_dir\"", "\"storage_dirs\"" },
 		{ "l3_cleaner_hgih_watermark = 90\n", "hgih", "\"l3_cleaner_high_watermark\"" },
-		{ "[plugin.posix]\nuse_urng = true\n", "\"plugin.posix.use_urng\"", "\"use_uring\"" },
+		{ "[plugin.posix]\nuse_urng = true\n", "\"plugin.posix.use_urng\"",
+		  "\"use_uring\"" },
 		{ "{\"plugin\":{\"posix\":{\"actve\":true}}}", "\"plugin.posix.actve\"",
 		  "\"active\"" },
 		{ "plugin:\n  posx: {}\n", "\"plugin.posx\"", "\"posix\"" },
@@ -312,8 +313,10 @@ static void test_storage_layout(void **state)
 
 static void test_virtual_addressing(void **state)
 {
-	static const char *const plain[] = { "http://127.0.0.1", "10.0.0.1", "localhost:9000",
-					     "http://u:p@h.example:80/x", "[::1]", "http://[::1]:9" };
+	static const char *const plain[] = {
+		"http://127.0.0.1",	     "10.0.0.1", "localhost:9000",
+		"http://u:p@h.example:80/x", "[::1]",	 "http://[::1]:9"
+	};
 	static const char *const named[] = { "s3.example", "https://s3.example/path:1", "" };
 	struct kvc_settings *settings;
 	char text[200];
@@ -436,9 +439,10 @@ static void test_plugins_of_others(void **state)
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(text, sizeof(text), "%s/kvcellar-plugin-tape.so", folder);
 	write_file(text, "", 0);
-	(void)snprintf(text, sizeof(text),
-		       "plugin_dir = \"%s\"\n[plugin.Tape]\nactive = true\nreels = 3\nfast = true\n",
-		       folder);
+	(void)snprintf(
+		text, sizeof(text),
+		"plugin_dir = \"%s\"\n[plugin.Tape]\nactive = true\nreels = 3\nfast = true\n",
+		folder);
 	settings = settings_of(text);
 	assert_candidates(settings, "tape");
 	assert_false(settings->candidates[0].table_known);
@@ -447,7 +451,8 @@ static void test_plugins_of_others(void **state)
 	assert_string_equal(candidate_setting(&settings->candidates[0], "reels"), "3");
 	assert_string_equal(candidate_setting(&settings->candidates[0], "fast"), "true");
 	kvc_settings_free(settings);
-	(void)snprintf(text, sizeof(text), "plugin_dir = \"%s\"\n[plugin.tap]\nreels = 3\n", folder);
+	(void)snprintf(text, sizeof(text), "plugin_dir = \"%s\"\n[plugin.tap]\nreels = 3\n",
+		       folder);
 	assert_contains(error_of(text), "\"plugin.tap\"");
 	(void)snprintf(text, sizeof(text), "plugin_dir = \"%s\"\n[plugin.\"../tape\"]\n", folder);
 	assert_contains(error_of(text), "unknown key");

@@ -18,9 +18,13 @@ static void keep_line(void *context, int level, const char *text)
 }
 
 static const char *const secret_paths[] = {
-	"plugin.obj.access_key",	"plugin.obj.secrete_key",	"plugin.obj.secret_key",
-	"plugin.obj.session_token",	"plugin.azure_blob.account_key",
-	"plugin.azure_blob.sas_token",	"plugin.azure_blob.connection_string",
+	"plugin.obj.access_key",
+	"plugin.obj.secrete_key",
+	"plugin.obj.secret_key",
+	"plugin.obj.session_token",
+	"plugin.azure_blob.account_key",
+	"plugin.azure_blob.sas_token",
+	"plugin.azure_blob.connection_string",
 };
 
 static void assert_silent(const struct kvc_config *config)
@@ -103,8 +107,7 @@ static void test_r52_numbers_as_secrets(void **state)
 {
 	(void)state;
 	assert_lacks(error_of("[plugin.obj]\nsecrete_key = 123454321\n"), "123454321");
-	assert_lacks(error_of("[plugin.azure_blob]\naccount_key = 123454321.5\n"),
-		     "123454321");
+	assert_lacks(error_of("[plugin.azure_blob]\naccount_key = 123454321.5\n"), "123454321");
 	assert_lacks(error_of("[plugin.obj]\nsecrete_key = 123454321123454321123454321\n"),
 		     "123454321");
 }

@@ -52,7 +52,8 @@ static void test_each_line_of_the_sample_is_valid(void **state)
 		if (strncmp(line, "# ", 2) != 0)
 			continue;
 		key = line + 2;
-		if (strncmp(key + strspn(key, "abcdefghijklmnopqrstuvwxyzCML_0123456789"), " = ", 3))
+		if (strncmp(key + strspn(key, "abcdefghijklmnopqrstuvwxyzCML_0123456789"), " = ",
+			    3))
 			continue;
 		(void)snprintf(text, sizeof(text), "%s\n%s\n", section, key);
 		kvc_settings_free(settings_of(text));
@@ -113,7 +114,8 @@ static void test_options_json(void **state)
 	for (i = 0; i < kvc_section_count; i++)
 		expected += kvc_sections[i].option_count + 1;
 	assert_int_equal(json_array_size(list), expected);
-	json_array_foreach(list, i, entry) {
+	json_array_foreach(list, i, entry)
+	{
 		assert_true(json_is_string(json_object_get(entry, "path")));
 		assert_true(json_string_length(json_object_get(entry, "help")) > 10);
 		assert_true(json_is_string(json_object_get(entry, "env")));
@@ -144,8 +146,7 @@ static json_t *options_of(const struct kvc_config *config)
 	json_t *options = json_incref(json_object_get(document, "options")), *entry;
 	const char *name;
 
-	json_object_foreach(options, name, entry)
-		(void)json_object_del(entry, "origin");
+	json_object_foreach(options, name, entry)(void) json_object_del(entry, "origin");
 	json_decref(document);
 	free(text);
 	return options;
@@ -183,16 +184,16 @@ static void test_effective_tells_origins(void **state)
 	char *text;
 
 	(void)state;
-	assert_int_equal(kvc_config_load_text(config, "io_threads: 2", 13, KVC_CONFIG_YAML,
-					      "--extra"),
-			 0);
+	assert_int_equal(
+		kvc_config_load_text(config, "io_threads: 2", 13, KVC_CONFIG_YAML, "--extra"), 0);
 	assert_int_equal(kvc_config_set(config, "tenant", "t"), 0);
 	setenv("KVCELLAR_GET_TIMEOUT_MS", "9", 1);
 	text = described(config, KVC_DESCRIBE_EFFECTIVE);
 	forget_environment();
 	assert_contains(text, "use_direct_io = false                            # inline\n");
 	assert_contains(text, "io_threads = 2                                   # --extra\n");
-	assert_contains(text, "tenant = \"t\"                                     # kvc_config_set");
+	assert_contains(text,
+			"tenant = \"t\"                                     # kvc_config_set");
 	assert_contains(text, "# environment KVCELLAR_GET_TIMEOUT_MS\n");
 	assert_contains(text, "set_timeout_ms = 8000                            # default\n");
 	assert_contains(text, "use_uring = \"true\"                               # inline\n");

@@ -76,16 +76,16 @@ static bool same(const json_t *expected, const json_t *found)
 	if (json_is_array(expected)) {
 		if (json_array_size(expected) != json_array_size(found))
 			return false;
-		json_array_foreach(expected, i, element)
-			if (!same(element, json_array_get(found, i)))
-				return false;
+		json_array_foreach(expected, i,
+				   element) if (!same(element,
+						      json_array_get(found, i))) return false;
 		return true;
 	}
 	if (json_object_size(expected) != json_object_size(found))
 		return false;
-	json_object_foreach((json_t *)(uintptr_t)expected, key, element)
-		if (!json_object_get(found, key) || !same(element, json_object_get(found, key)))
-			return false;
+	json_object_foreach((json_t *)(uintptr_t)expected, key,
+			    element) if (!json_object_get(found, key) ||
+					 !same(element, json_object_get(found, key))) return false;
 	return true;
 }
 

@@ -36,8 +36,7 @@ static void check_boolean(const char *in_toml, const char *in_json, const char *
 static void test_r49_booleans_follow_one_rule(void **state)
 {
 	static const char *const yes[] = { "true", "True", "TRUE", "yes", "Yes", "on", "ON", "1" };
-	static const char *const no[] = { "false", "False", "FALSE", "no", "No", "off", "Off",
-					  "0" };
+	static const char *const no[] = { "false", "False", "FALSE", "no", "No", "off", "Off", "0" };
 	char quoted[16];
 
 	(void)state;
@@ -57,8 +56,8 @@ static void test_r49_booleans_follow_one_rule(void **state)
 
 static void test_r49_nonsense_is_refused_with_its_path(void **state)
 {
-	static const char *const values[] = { "\"flase\"", "2", "-1", "1.0", "\"\"", "\"10\"",
-					      "[true]", "{}", "\"t\"", "\"true \"" };
+	static const char *const values[] = { "\"flase\"", "2",	     "-1", "1.0",   "\"\"",
+					      "\"10\"",	   "[true]", "{}", "\"t\"", "\"true \"" };
 	static const char *const forms[][2] = {
 		{ "[plugin.posix]\nuse_uring = %s\n", "plugin.posix.use_uring" },
 		{ "{\"plugin\": {\"posix\": {\"use_uring\": %s}}}", "plugin.posix.use_uring" },
@@ -179,11 +178,13 @@ static void test_types_and_ranges(void **state)
 		const char *text;
 		const char *pieces[2];
 	} cases[] = {
-		{ "[plugin.gds_mt]\nthread_count = 0\n", { "plugin.gds_mt.thread_count", "[1, 1024]" } },
+		{ "[plugin.gds_mt]\nthread_count = 0\n",
+		  { "plugin.gds_mt.thread_count", "[1, 1024]" } },
 		{ "[plugin.gds_mt]\nthread_count = \"four\"\n", { "thread_count", "an integer" } },
 		{ "[plugin.gds_mt]\nthread_count = 4.0\n", { "thread_count", "an integer" } },
 		{ "[plugin.3fs]\niopool_size = 63\n", { "plugin.3fs.iopool_size", "1048576" } },
-		{ "[plugin.3fs]\niopool_size = 1048577\n", { "plugin.3fs.iopool_size", "outside" } },
+		{ "[plugin.3fs]\niopool_size = 1048577\n",
+		  { "plugin.3fs.iopool_size", "outside" } },
 		{ "[plugin.hf3fs]\nmem_config = \"dam\"\n",
 		  { "plugin.3fs.mem_config", "dram | dram_zc | auto" } },
 		{ "[plugin.obj]\nreq_checksum = \"never\"\n", { "req_checksum", "supported" } },
@@ -191,7 +192,8 @@ static void test_types_and_ranges(void **state)
 		{ "[plugin.obj]\nbucket = true\n", { "plugin.obj.bucket", "a text" } },
 		{ "[plugin.obj]\nbucket = \"a\\u0000b\"\n", { "plugin.obj.bucket", "NUL" } },
 		{ "l3_cleaner_high_watermark = 101\n", { "l3_cleaner_high_watermark", "outside" } },
-		{ "l3_cleaner_high_watermark = nan\n", { "l3_cleaner_high_watermark", "a number" } },
+		{ "l3_cleaner_high_watermark = nan\n",
+		  { "l3_cleaner_high_watermark", "a number" } },
 		{ "l3_cleaner_low_watermark = inf\n", { "l3_cleaner_low_watermark", "a number" } },
 		{ "l3_cleaner_low_watermark: .nan\n", { "l3_cleaner_low_watermark", "a number" } },
 		{ "get_timeout_ms = 0\n", { "get_timeout_ms", "outside" } },
@@ -226,9 +228,8 @@ static void test_numbers_in_texts_are_numbers(void **state)
 
 	(void)state;
 	assert_int_equal(settings->get_timeout_ms, 77);
-	assert_string_equal(candidate_setting(kvc_settings_section(settings, "gds_mt"),
-					      "thread_count"),
-			    "8");
+	assert_string_equal(
+		candidate_setting(kvc_settings_section(settings, "gds_mt"), "thread_count"), "8");
 	assert_string_equal(candidate_setting(kvc_settings_section(settings, "obj"),
 					      "throughput_target_gbps"),
 			    "12");
@@ -248,12 +249,26 @@ static void test_edit_distance(void **state)
 }
 
 static const struct kvc_option outside_table[] = {
-	{ .name = "depth", .type = "integer", .unit = "", .default_value = "8", .range = "[1, 64]",
+	{ .name = "depth",
+	  .type = "integer",
+	  .unit = "",
+	  .default_value = "8",
+	  .range = "[1, 64]",
 	  .help = "x" },
-	{ .name = "token", .type = "string", .unit = "", .default_value = "", .range = "",
-	  .help = "x", .flags = KVC_OPTION_SECRET },
-	{ .name = "fast", .type = "string", .unit = "", .default_value = "false", .range = "",
-	  .help = "x", .flags = KVC_OPTION_BOOL_STRING },
+	{ .name = "token",
+	  .type = "string",
+	  .unit = "",
+	  .default_value = "",
+	  .range = "",
+	  .help = "x",
+	  .flags = KVC_OPTION_SECRET },
+	{ .name = "fast",
+	  .type = "string",
+	  .unit = "",
+	  .default_value = "false",
+	  .range = "",
+	  .help = "x",
+	  .flags = KVC_OPTION_BOOL_STRING },
 };
 
 static void test_options_of_a_plugin_from_outside(void **state)
@@ -265,9 +280,8 @@ static void test_options_of_a_plugin_from_outside(void **state)
 	size_t count = 0;
 
 	(void)state;
-	assert_int_equal(kvc_options_validate(outside_table, 3, "plugin.x", true, good, 2, &out,
-					      &count),
-			 0);
+	assert_int_equal(
+		kvc_options_validate(outside_table, 3, "plugin.x", true, good, 2, &out, &count), 0);
 	assert_int_equal(count, 3);
 	assert_string_equal(out[0].name, "depth");
 	assert_string_equal(out[0].value, "9");
@@ -300,8 +314,7 @@ static void test_tables_hold_together(void **state)
 	for (size_t i = 0; i < kvc_top_option_count; i++) {
 		assert_int_equal(kvc_value_default(&kvc_top_options[i], &value), 0);
 		json_decref(value);
-		assert_ptr_equal(kvc_top_option_find(kvc_top_options[i].name),
-				 &kvc_top_options[i]);
+		assert_ptr_equal(kvc_top_option_find(kvc_top_options[i].name), &kvc_top_options[i]);
 	}
 	for (size_t i = 0; i < kvc_section_count; i++) {
 		const struct kvc_section *section = &kvc_sections[i];
