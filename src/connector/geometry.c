@@ -208,6 +208,8 @@ int kvc_geometry_bases(const struct kvc_geometry *geometry, int64_t index, uint3
 	const struct kvc_geometry_object *o = &geometry->objects[object];
 	uint64_t page = (uint64_t)index;
 
+	if (geometry->part_count == 0)
+		return 0;
 	if (!geometry->has_memory)
 		return -EINVAL;
 	if (index < 0)

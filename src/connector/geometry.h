@@ -81,7 +81,7 @@ int kvc_geometry_rule(const struct kvc_geometry *geometry, uint32_t object,
 /*
  * kvc_geometry_bases - the base address of each series of an object, for the page at an index.
  * Errors: -ERANGE (outside of the pool); -EINVAL (a token index that begins no page; a pool without
- * memory). bases is written only on success.
+ * memory). bases is written only on success. A marker pool has no bases: any index is good.
  */
 int kvc_geometry_bases(const struct kvc_geometry *geometry, int64_t index, uint32_t object,
 		       void **bases);

@@ -555,6 +555,7 @@ static void markers_have_no_parts(void **state)
 		assert_int_equal(g.objects[0].shape->stored_bytes, 4096);
 		assert_string_equal(g.objects[0].part_suffix, "");
 		assert_int_equal(kvc_geometry_buffers(&g, NULL, 0, NULL), 0);
+		assert_int_equal(kvc_geometry_bases(&g, 7, 0, NULL), 0);
 		kvc_geometry_fini(&g);
 	}
 	kvc_namespace_identity_fini(&ns);
