@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kvc_text_add(struct kvc_text *text, const char *format, ...)
+void kvc_dump_add(struct kvc_dump *text, const char *format, ...)
 {
 	size_t capacity;
 	va_list args;

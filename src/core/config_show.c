@@ -12,7 +12,7 @@
 
 #define HIDDEN "***"
 
-void kvc_text_json(struct kvc_text *text, const json_t *value)
+void kvc_dump_json(struct kvc_dump *text, const json_t *value)
 {
 	char *dump = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
 
@@ -20,40 +20,40 @@ void kvc_text_json(struct kvc_text *text, const json_t *value)
 		text->failed = true;
 		return;
 	}
-	kvc_text_add(text, "%s\n", dump);
+	kvc_dump_add(text, "%s\n", dump);
 	free(dump);
 }
 
-static void toml_text(struct kvc_text *text, const char *value)
+static void toml_text(struct kvc_dump *text, const char *value)
 {
-	kvc_text_add(text, "\"");
+	kvc_dump_add(text, "\"");
 	for (; *value; value++) {
 		unsigned char c = (unsigned char)*value;
 
 		if (c == '"' || c == '\\')
-			kvc_text_add(text, "\\%c", c);
+			kvc_dump_add(text, "\\%c", c);
 		else if (c < 0x20 || c == 0x7f)
-			kvc_text_add(text, "\\u%04x", c);
+			kvc_dump_add(text, "\\u%04x", c);
 		else
-			kvc_text_add(text, "%c", c);
+			kvc_dump_add(text, "%c", c);
 	}
-	kvc_text_add(text, "\"");
+	kvc_dump_add(text, "\"");
 }
 
-void kvc_toml_value(struct kvc_text *text, const json_t *value)
+void kvc_toml_value(struct kvc_dump *text, const json_t *value)
 {
 	json_t *element;
 	char *printed;
 	size_t i;
 
 	if (json_is_array(value)) {
-		kvc_text_add(text, "[");
+		kvc_dump_add(text, "[");
 		json_array_foreach(value, i, element)
 		{
-			kvc_text_add(text, "%s", i ? ", " : "");
+			kvc_dump_add(text, "%s", i ? ", " : "");
 			kvc_toml_value(text, element);
 		}
-		kvc_text_add(text, "]");
+		kvc_dump_add(text, "]");
 		return;
 	}
 	if (json_is_string(value)) {
@@ -64,7 +64,7 @@ void kvc_toml_value(struct kvc_text *text, const json_t *value)
 	if (!printed)
 		text->failed = true;
 	else
-		kvc_text_add(text, "%s%s", printed,
+		kvc_dump_add(text, "%s%s", printed,
 			     json_is_real(value) && !strpbrk(printed, ".e") ? ".0" : "");
 	free(printed);
 }
@@ -153,44 +153,44 @@ static const char *selection_name(const struct kvc_effective *effective)
 
 /* ---------------------------------------------------------------- text */
 
-static void show_value(struct kvc_text *text, const struct kvc_effective *effective,
+static void show_value(struct kvc_dump *text, const struct kvc_effective *effective,
 		       const char *plugin, const char *name, const json_t *value)
 {
 	json_t *shown = shown_value(row_of(plugin, name), value);
 	size_t start = text->bytes;
 
-	kvc_text_add(text, "%s%s = ", json_is_null(value) ? "# " : "", name);
+	kvc_dump_add(text, "%s%s = ", json_is_null(value) ? "# " : "", name);
 	if (!shown)
 		text->failed = true;
 	else if (json_is_null(shown))
-		kvc_text_add(text, "(not set)");
+		kvc_dump_add(text, "(not set)");
 	else
 		kvc_toml_value(text, shown);
-	kvc_text_add(text, "%*s # %s\n",
+	kvc_dump_add(text, "%*s # %s\n",
 		     text->bytes - start < 48 ? (int)(48 - (text->bytes - start)) : 0, "",
 		     origin_of(effective, plugin, name));
 	json_decref(shown);
 }
 
-static void show_selection(struct kvc_text *text, const struct kvc_effective *effective)
+static void show_selection(struct kvc_dump *text, const struct kvc_effective *effective)
 {
 	const char *reason;
 	json_t *entry;
 	size_t i;
 
-	kvc_text_add(text, "# plugins, in this order (chosen by: %s)\n", selection_name(effective));
+	kvc_dump_add(text, "# plugins, in this order (chosen by: %s)\n", selection_name(effective));
 	json_array_foreach(effective->candidates, i, entry)
 	{
 		reason = json_string_value(json_object_get(entry, "reason"));
-		kvc_text_add(text, "#   %s%s%s\n",
+		kvc_dump_add(text, "#   %s%s%s\n",
 			     json_string_value(json_object_get(entry, "plugin")),
 			     reason ? ": left out: " : "", reason ? reason : "");
 	}
 	json_array_foreach(effective->warnings, i, entry)
-		kvc_text_add(text, "# warning: %s\n", json_string_value(entry));
+		kvc_dump_add(text, "# warning: %s\n", json_string_value(entry));
 }
 
-void kvc_text_effective(struct kvc_text *text, const struct kvc_effective *effective)
+void kvc_text_effective(struct kvc_dump *text, const struct kvc_effective *effective)
 {
 	const char *name, *plugin;
 	const json_t *values;
@@ -198,7 +198,7 @@ void kvc_text_effective(struct kvc_text *text, const struct kvc_effective *effec
 	size_t i;
 
 	show_selection(text, effective);
-	kvc_text_add(text, "\n");
+	kvc_dump_add(text, "\n");
 	json_object_foreach(effective->top, name, value)
 		show_value(text, effective, NULL, name, value);
 	json_array_foreach(effective->stacked, i, entry)
@@ -207,7 +207,7 @@ void kvc_text_effective(struct kvc_text *text, const struct kvc_effective *effec
 		values = shown_section(effective, entry);
 		if (!values)
 			continue;
-		kvc_text_add(text, "\n[plugin.%s]\n", plugin);
+		kvc_dump_add(text, "\n[plugin.%s]\n", plugin);
 		json_object_foreach((json_t *)(uintptr_t)values, name, value)
 			show_value(text, effective, plugin, name, value);
 	}
@@ -277,7 +277,7 @@ static json_t *candidates_json(const struct kvc_effective *effective)
 	return out;
 }
 
-void kvc_text_effective_json(struct kvc_text *text, const struct kvc_effective *effective)
+void kvc_text_effective_json(struct kvc_dump *text, const struct kvc_effective *effective)
 {
 	json_t *document = json_pack("{s:s, s:o, s:o, s:o, s:O}", "selection",
 				     selection_name(effective), "candidates",
@@ -285,13 +285,13 @@ void kvc_text_effective_json(struct kvc_text *text, const struct kvc_effective *
 				     values_json(effective, NULL, effective->top), "plugins",
 				     sections_json(effective), "warnings", effective->warnings);
 
-	kvc_text_json(text, document);
+	kvc_dump_json(text, document);
 	json_decref(document);
 }
 
 /* ---------------------------------------------------------------- describe */
 
-static int describe_effective(const struct kvc_config *config, int what, struct kvc_text *text)
+static int describe_effective(const struct kvc_config *config, int what, struct kvc_dump *text)
 {
 	struct kvc_effective effective;
 	int rc = kvc_effective_build(config, &effective);
@@ -308,7 +308,7 @@ static int describe_effective(const struct kvc_config *config, int what, struct 
 
 int kvc_config_describe(const struct kvc_config *config, int what, char *buffer, size_t bytes)
 {
-	struct kvc_text text = { 0 };
+	struct kvc_dump text = { 0 };
 	size_t copied;
 	int rc = 0;
 

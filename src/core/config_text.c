@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* Calls fn for each row, section by section; section is NULL for the top level. */
-static void each_option(struct kvc_text *text,
-			void (*heading)(struct kvc_text *text, const struct kvc_section *section),
-			void (*row)(struct kvc_text *text, const struct kvc_section *section,
+static void each_option(struct kvc_dump *text,
+			void (*heading)(struct kvc_dump *text, const struct kvc_section *section),
+			void (*row)(struct kvc_dump *text, const struct kvc_section *section,
 				    const struct kvc_option *option))
 {
 	const struct kvc_section *section;
@@ -51,7 +51,7 @@ static const char *seed_env_name(const struct kvc_section *section, const struct
 }
 
 /* A default as TOML; "" for none. Booleans that are strings by custom keep their quotes. */
-static void add_default(struct kvc_text *text, const struct kvc_option *option)
+static void add_default(struct kvc_dump *text, const struct kvc_option *option)
 {
 	bool quoted = strcmp(option->type, "string") == 0;
 	json_t *value = NULL;
@@ -60,9 +60,9 @@ static void add_default(struct kvc_text *text, const struct kvc_option *option)
 		if (!quoted && kvc_value_default(option, &value) == 0)
 			kvc_toml_value(text, value);
 		else
-			kvc_text_add(text, "\"%s\"", option->default_value);
+			kvc_dump_add(text, "\"%s\"", option->default_value);
 	} else {
-		kvc_text_add(text, "%s", option->default_value);
+		kvc_dump_add(text, "%s", option->default_value);
 	}
 	json_decref(value);
 }
@@ -75,36 +75,36 @@ static bool has_default(const struct kvc_option *option)
 
 /* ---------------------------------------------------------------- plain list */
 
-static void list_heading(struct kvc_text *text, const struct kvc_section *section)
+static void list_heading(struct kvc_dump *text, const struct kvc_section *section)
 {
 	if (section)
-		kvc_text_add(text, "\n[plugin.%s]  %s%s%s%s\n", section->name, section->help,
+		kvc_dump_add(text, "\n[plugin.%s]  %s%s%s%s\n", section->name, section->help,
 			     section->alias ? " (also plugin." : "",
 			     section->alias ? section->alias : "", section->alias ? ")" : "");
 	else
-		kvc_text_add(text, "Top level\n");
+		kvc_dump_add(text, "Top level\n");
 }
 
-static void list_row(struct kvc_text *text, const struct kvc_section *section,
+static void list_row(struct kvc_dump *text, const struct kvc_section *section,
 		     const struct kvc_option *option)
 {
 	(void)section;
-	kvc_text_add(text, "  %s  (%s%s%s", option->name, option->type, *option->unit ? ", " : "",
+	kvc_dump_add(text, "  %s  (%s%s%s", option->name, option->type, *option->unit ? ", " : "",
 		     option->unit);
 	if (*option->range && strcmp(option->range, "true | false") != 0)
-		kvc_text_add(text, ", %s", option->range);
+		kvc_dump_add(text, ", %s", option->range);
 	if (has_default(option)) {
-		kvc_text_add(text, "; default ");
+		kvc_dump_add(text, "; default ");
 		add_default(text, option);
 	} else {
-		kvc_text_add(text, "; not set by default");
+		kvc_dump_add(text, "; not set by default");
 	}
-	kvc_text_add(text, "%s)\n      %s\n",
+	kvc_dump_add(text, "%s)\n      %s\n",
 		     option->flags & KVC_OPTION_SECRET ? "; secret, never shown" : "",
 		     option->help);
 }
 
-void kvc_text_options(struct kvc_text *text)
+void kvc_text_options(struct kvc_dump *text)
 {
 	each_option(text, list_heading, list_row);
 }
@@ -126,14 +126,14 @@ static json_t *option_json(const struct kvc_section *section, const struct kvc_o
 			 seed_env_name(section, option));
 }
 
-static void append_option(struct kvc_text *text, json_t *list, const struct kvc_section *section,
+static void append_option(struct kvc_dump *text, json_t *list, const struct kvc_section *section,
 			  const struct kvc_option *option)
 {
 	if (json_array_append_new(list, option_json(section, option)) < 0)
 		text->failed = true;
 }
 
-void kvc_text_options_json(struct kvc_text *text)
+void kvc_text_options_json(struct kvc_dump *text)
 {
 	json_t *list = json_array();
 	const struct kvc_section *section;
@@ -146,90 +146,90 @@ void kvc_text_options_json(struct kvc_text *text)
 		for (size_t j = 0; j < section->option_count; j++)
 			append_option(text, list, section, &section->options[j]);
 	}
-	kvc_text_json(text, list);
+	kvc_dump_json(text, list);
 	json_decref(list);
 }
 
 /* ---------------------------------------------------------------- Markdown */
 
-static void markdown_heading(struct kvc_text *text, const struct kvc_section *section)
+static void markdown_heading(struct kvc_dump *text, const struct kvc_section *section)
 {
 	if (section) {
-		kvc_text_add(text, "\n### `[plugin.%s]`\n\n%s", section->name, section->help);
+		kvc_dump_add(text, "\n### `[plugin.%s]`\n\n%s", section->name, section->help);
 		if (section->alias)
-			kvc_text_add(text, " Also written `[plugin.%s]`.", section->alias);
+			kvc_dump_add(text, " Also written `[plugin.%s]`.", section->alias);
 	} else {
-		kvc_text_add(text, "### Top level");
+		kvc_dump_add(text, "### Top level");
 	}
-	kvc_text_add(text, "\n\n| key | type | default | allowed | what it does |\n"
+	kvc_dump_add(text, "\n\n| key | type | default | allowed | what it does |\n"
 			   "| --- | --- | --- | --- | --- |\n");
 }
 
 /* A cell: '|' would end it. */
-static void add_cell(struct kvc_text *text, const char *cell)
+static void add_cell(struct kvc_dump *text, const char *cell)
 {
 	for (; *cell; cell++)
-		kvc_text_add(text, *cell == '|' ? "\\|" : "%c", *cell);
+		kvc_dump_add(text, *cell == '|' ? "\\|" : "%c", *cell);
 }
 
-static void markdown_row(struct kvc_text *text, const struct kvc_section *section,
+static void markdown_row(struct kvc_dump *text, const struct kvc_section *section,
 			 const struct kvc_option *option)
 {
 	(void)section;
-	kvc_text_add(text, "| `%s` | %s%s%s | ", option->name, option->type,
+	kvc_dump_add(text, "| `%s` | %s%s%s | ", option->name, option->type,
 		     *option->unit ? ", " : "", option->unit);
 	if (has_default(option)) {
-		kvc_text_add(text, "`");
+		kvc_dump_add(text, "`");
 		add_default(text, option);
-		kvc_text_add(text, "`");
+		kvc_dump_add(text, "`");
 	} else {
-		kvc_text_add(text, "not set");
+		kvc_dump_add(text, "not set");
 	}
-	kvc_text_add(text, " | ");
+	kvc_dump_add(text, " | ");
 	add_cell(text, option->range);
-	kvc_text_add(text, " | ");
+	kvc_dump_add(text, " | ");
 	add_cell(text, option->help);
-	kvc_text_add(text, "%s |\n", option->flags & KVC_OPTION_SECRET ? " Secret." : "");
+	kvc_dump_add(text, "%s |\n", option->flags & KVC_OPTION_SECRET ? " Secret." : "");
 }
 
-void kvc_text_options_markdown(struct kvc_text *text)
+void kvc_text_options_markdown(struct kvc_dump *text)
 {
 	each_option(text, markdown_heading, markdown_row);
 }
 
 /* ---------------------------------------------------------------- sample */
 
-static void sample_heading(struct kvc_text *text, const struct kvc_section *section)
+static void sample_heading(struct kvc_dump *text, const struct kvc_section *section)
 {
 	if (!section)
 		return;
-	kvc_text_add(text, "\n# %s\n[plugin.%s]\n", section->help, section->name);
+	kvc_dump_add(text, "\n# %s\n[plugin.%s]\n", section->help, section->name);
 	if (section->free_table)
-		kvc_text_add(text, "# %s = { }\n", section->free_table);
+		kvc_dump_add(text, "# %s = { }\n", section->free_table);
 }
 
-static void sample_row(struct kvc_text *text, const struct kvc_section *section,
+static void sample_row(struct kvc_dump *text, const struct kvc_section *section,
 		       const struct kvc_option *option)
 {
 	(void)section;
-	kvc_text_add(text, "\n# %s\n", option->help);
+	kvc_dump_add(text, "\n# %s\n", option->help);
 	if (*option->range && strcmp(option->range, "true | false") != 0)
-		kvc_text_add(text, "# Allowed: %s\n", option->range);
+		kvc_dump_add(text, "# Allowed: %s\n", option->range);
 	if (!has_default(option)) {
-		kvc_text_add(text, "# Not set by default.\n# %s = %s\n", option->name,
+		kvc_dump_add(text, "# Not set by default.\n# %s = %s\n", option->name,
 			     strcmp(option->type, "size") == 0	  ? "\"500GiB\"" :
 			     strcmp(option->type, "boolean") == 0 ? "true" :
 								    "\"\"");
 		return;
 	}
-	kvc_text_add(text, "# %s = ", option->name);
+	kvc_dump_add(text, "# %s = ", option->name);
 	add_default(text, option);
-	kvc_text_add(text, "\n");
+	kvc_dump_add(text, "\n");
 }
 
-void kvc_text_sample(struct kvc_text *text)
+void kvc_text_sample(struct kvc_dump *text)
 {
-	kvc_text_add(text,
+	kvc_dump_add(text,
 		     "# kvcellar.toml - every key, each with its default as a comment.\n"
 		     "# Made from the option tables by `kvcellar config sample`; do not edit "
 		     "the copy in\n"

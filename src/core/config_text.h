@@ -5,18 +5,18 @@
 
 #include "core/config_internal.h"
 
-void kvc_text_options(struct kvc_text *text);
-void kvc_text_options_json(struct kvc_text *text);
-void kvc_text_options_markdown(struct kvc_text *text);
-void kvc_text_sample(struct kvc_text *text);
+void kvc_text_options(struct kvc_dump *text);
+void kvc_text_options_json(struct kvc_dump *text);
+void kvc_text_options_markdown(struct kvc_dump *text);
+void kvc_text_sample(struct kvc_dump *text);
 
-void kvc_text_effective(struct kvc_text *text, const struct kvc_effective *effective);
-void kvc_text_effective_json(struct kvc_text *text, const struct kvc_effective *effective);
+void kvc_text_effective(struct kvc_dump *text, const struct kvc_effective *effective);
+void kvc_text_effective_json(struct kvc_dump *text, const struct kvc_effective *effective);
 
 /* A checked value as TOML. */
-void kvc_toml_value(struct kvc_text *text, const json_t *value);
+void kvc_toml_value(struct kvc_dump *text, const json_t *value);
 
 /* Indented JSON with a line end; sets `failed` for NULL. */
-void kvc_text_json(struct kvc_text *text, const json_t *value);
+void kvc_dump_json(struct kvc_dump *text, const json_t *value);
 
 #endif

@@ -532,14 +532,14 @@ static void print_number(char *buffer, size_t bytes, double number)
 
 static char *join_texts(const json_t *list)
 {
-	struct kvc_text text = { 0 };
+	struct kvc_dump text = { 0 };
 	json_t *element;
 	size_t i;
 
 	json_array_foreach(list, i, element)
-		kvc_text_add(&text, "%s%s", i ? "," : "", json_string_value(element));
+		kvc_dump_add(&text, "%s%s", i ? "," : "", json_string_value(element));
 	if (!text.data)
-		kvc_text_add(&text, "%s", "");
+		kvc_dump_add(&text, "%s", "");
 	if (text.failed) {
 		free(text.data);
 		return NULL;

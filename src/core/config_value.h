@@ -15,14 +15,14 @@
 #define KVC_OPTION_URL	 (1u << 17) /* may carry a login or a signature: shown without them */
 
 /* A growing text. After a failed allocation `failed` stays set and nothing is added. */
-struct kvc_text {
+struct kvc_dump {
 	char *data;
 	size_t bytes;
 	size_t capacity;
 	bool failed;
 };
 
-void kvc_text_add(struct kvc_text *text, const char *format, ...)
+void kvc_dump_add(struct kvc_dump *text, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 #define KVC_QUOTED_BYTES 80
