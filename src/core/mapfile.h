@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small files of counters that processes map: what the stats page and the usage file have in common.
- * Each begins with a header that never changes once it is written; its last 4 bytes are the CRC32C
- * of those before. Blocks are allocated before the file is mapped, so that a full disk is an error
+ * Small files of counters that processes map: what the stats page and the usage file share. Each
+ * begins with a header that never changes once it is written; its last 4 bytes are the CRC32C of
+ * those before. Blocks are allocated before the file is mapped, so that a full disk is an error
  * of a call and no SIGBUS.
  */
 #ifndef KVC_CORE_MAPFILE_H
@@ -45,8 +45,8 @@ int kvc_mapfile_fill(int fd, mode_t mode, const struct kvc_mapfile_kind *kind, u
 /*
  * kvc_mapfile_check - reads the header and looks whether the file can be mapped.
  * @header   gets header_bytes
- * Errors: -ENOMSG (not such a file, or too short to tell), -EPROTONOSUPPORT (another major), -EBADMSG
- * (damaged, or too short), of fstat and read.
+ * Errors: -ENOMSG (not such a file, or too short to tell), -EPROTONOSUPPORT (another major),
+ * -EBADMSG (damaged, or too short), of fstat and read.
  */
 int kvc_mapfile_check(int fd, const struct kvc_mapfile_kind *kind, uint8_t *header);
 

@@ -55,7 +55,8 @@ extern const struct kvc_mapfile_kind kvc_page_kind;
 /* The folder of the pages in `housekeeping`, both made when missing: a descriptor, or an error. */
 int kvc_page_folder(const char *housekeeping, mode_t mode);
 
-/* A new page of this process, locked, in the folder: its descriptor. name gets KVC_PAGE_NAME_BYTES. */
+/* A new page of this process, locked, in the folder: its descriptor. `name` has room for
+ * KVC_PAGE_NAME_BYTES. */
 #define KVC_PAGE_NAME_BYTES 48u
 int kvc_page_create(int folder, mode_t mode, char *name);
 

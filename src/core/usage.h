@@ -49,8 +49,8 @@ bool kvc_usage_is_new(const struct kvc_usage_map *usage);
 bool kvc_usage_is_shared(const struct kvc_usage_map *usage);
 
 /*
- * kvc_usage_check - for a housekeeping thread: when the file was cut, removed or replaced, goes over
- * to the file that is there now (or a new one), while other threads go on counting.
+ * kvc_usage_check - for a housekeeping thread: when the file was cut, removed or replaced, goes
+ * over to the file that is there now (or a new one), while other threads go on counting.
  * Returns 1 when it did: ask kvc_usage_is_new() again; else 0.
  */
 int kvc_usage_check(struct kvc_usage_map *usage);

@@ -15,7 +15,7 @@ static int build(char *buffer, size_t bytes)
 	return kvc_text_finish(&text);
 }
 
-/* Every size of the buffer: the same length comes back, a prefix with NUL is written, no byte more. */
+/* Every size of the buffer: the same length comes back, a prefix with NUL is written, no more. */
 static void test_every_size(void **state)
 {
 	static const char whole[] = "one=1;two!";
