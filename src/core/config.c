@@ -142,11 +142,11 @@ static int merge(json_t *to, const json_t *from, json_t *origins, const char *pr
 	char path[KVC_PATH_BYTES];
 	json_t *value, *there;
 	const char *key;
-	int rc;
+	int rc, length;
 
 	json_object_foreach((json_t *)(uintptr_t)from, key, value)
 	{
-		(void)snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", key);
+		length = snprintf(path, sizeof(path), "%s%s%s", prefix, *prefix ? "." : "", key);
 		there = json_object_get(to, key);
 		if (json_is_object(value)) {
 			if (!json_is_object(there)) {
@@ -160,7 +160,7 @@ static int merge(json_t *to, const json_t *from, json_t *origins, const char *pr
 		} else if (json_object_set(to, key, value) < 0) {
 			return -ENOMEM;
 		}
-		if (json_object_set(origins, path, origin) < 0)
+		if (length < (int)sizeof(path) && json_object_set(origins, path, origin) < 0)
 			return -ENOMEM;
 	}
 	return 0;
@@ -197,23 +197,24 @@ static int add_document(struct kvc_config *config, const json_t *document, const
 
 /* ---------------------------------------------------------------- texts */
 
-/* A key with a NUL inside would be cut by everything that reads it later. */
-static bool has_nul_key(const json_t *node)
+/* A key with a NUL inside, or too long for a path, would be cut by what reads it later. */
+static bool has_bad_key(const json_t *node)
 {
 	json_t *value;
+	size_t i, bytes;
 	void *iter;
-	size_t i;
 
 	if (json_is_array(node)) {
-		json_array_foreach(node, i, value) if (has_nul_key(value)) return true;
+		json_array_foreach(node, i, value) if (has_bad_key(value)) return true;
 		return false;
 	}
 	if (!json_is_object(node))
 		return false;
 	for (iter = json_object_iter((json_t *)(uintptr_t)node); iter;
 	     iter = json_object_iter_next((json_t *)(uintptr_t)node, iter)) {
-		if (strlen(json_object_iter_key(iter)) != json_object_iter_key_len(iter) ||
-		    has_nul_key(json_object_iter_value(iter)))
+		bytes = json_object_iter_key_len(iter);
+		if (strlen(json_object_iter_key(iter)) != bytes || bytes > KVC_KEY_BYTES ||
+		    has_bad_key(json_object_iter_value(iter)))
 			return true;
 	}
 	return false;
@@ -312,8 +313,9 @@ static int load_bytes(struct kvc_config *config, const char *text, size_t bytes,
 		return rc;
 	if (!json_is_object(document))
 		rc = kvc_fail(-EINVAL, "%s: the outermost value must be a table", origin);
-	else if (has_nul_key(document))
-		rc = kvc_fail(-EINVAL, "%s: a key with a NUL byte", origin);
+	else if (has_bad_key(document))
+		rc = kvc_fail(-EINVAL, "%s: a key with a NUL byte, or one longer than 96 bytes",
+			      origin);
 	else
 		rc = add_document(config, document, origin);
 	json_decref(document);

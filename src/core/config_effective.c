@@ -19,6 +19,8 @@ int kvc_warn(struct kvc_effective *effective, const char *format, ...)
 	va_start(args, format);
 	text = json_vsprintf(format, args);
 	va_end(args);
+	if (!text) /* an origin of a caller's need not be UTF-8 */
+		text = json_string("a warning that cannot be shown: not valid UTF-8");
 	return json_array_append_new(effective->warnings, text) < 0 ? -ENOMEM : 0;
 }
 

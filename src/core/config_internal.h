@@ -9,6 +9,8 @@
 
 #include <jansson.h>
 
+/* The longest key; plugin.<section>.<table>.<key> then fits into a path. */
+#define KVC_KEY_BYTES  96
 #define KVC_PATH_BYTES 320
 
 /*

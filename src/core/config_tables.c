@@ -43,7 +43,7 @@ const struct kvc_option kvc_top_options[] = {
 	    "without one."),
 	ROW("checksum", "string", "", "full", "full | sector | none", 0,
 	    "Which checksum is stored with an object."),
-	ROW("capacity", "size", "bytes or %", "", "", 0,
+	ROW("capacity", "size", "bytes or %", "", ">= 1", 0,
 	    "Most that the cache may hold per root; unset: by free space and the high "
 	    "watermark."),
 	ROW("min_free", "size", "bytes or %", "0", "", 0,

@@ -144,23 +144,45 @@ int kvc_size_parse(const char *text, int64_t *out)
 	return 0;
 }
 
+/* Bytes of the UTF-8 sequence at text, or 0 when it is none. Overlong forms pass: nothing here
+ * decodes them. */
+static size_t sequence_bytes(const char *text)
+{
+	unsigned char first = (unsigned char)text[0];
+	size_t bytes = first >= 0xf0 && first < 0xf5 ? 4 :
+		       first >= 0xe0		     ? 3 :
+		       first >= 0xc2		     ? 2 :
+						       1;
+
+	if (first >= 0xf5 || (first >= 0x80 && bytes == 1))
+		return 0;
+	for (size_t i = 1; i < bytes; i++)
+		if (((unsigned char)text[i] & 0xc0) != 0x80)
+			return 0;
+	return bytes;
+}
+
 const char *kvc_quote(char buffer[KVC_QUOTED_BYTES], const char *text)
 {
-	size_t used = 1;
+	size_t used = 1, bytes;
 
 	buffer[0] = '"';
-	for (; *text; text++) {
+	for (; *text; text += bytes) {
 		unsigned char c = (unsigned char)*text;
 
-		if (used + 8 >= KVC_QUOTED_BYTES) {
+		bytes = sequence_bytes(text);
+		if (used + 10 >= KVC_QUOTED_BYTES) {
 			used += (size_t)snprintf(buffer + used, KVC_QUOTED_BYTES - used, "...");
 			break;
 		}
-		if (c < 0x20 || c == 0x7f || c == '"' || c == '\\')
+		if (c < 0x20 || c == 0x7f || c == '"' || c == '\\' || bytes == 0) {
+			bytes = 1;
 			used += (size_t)snprintf(buffer + used, KVC_QUOTED_BYTES - used, "\\x%02x",
 						 c);
-		else
-			buffer[used++] = (char)c;
+		} else {
+			memcpy(buffer + used, text, bytes);
+			used += bytes;
+		}
 	}
 	buffer[used++] = '"';
 	buffer[used] = '\0';
@@ -330,8 +352,10 @@ static int check_percent(const struct kvc_option *option, const char *path, cons
 	number_text[bytes] = '\0';
 	if (kvc_number_parse(number_text, &number) < 0)
 		return fail_type(option, path, value, "a size or a percentage");
-	if (number < 0 || number > 100)
-		return kvc_fail(-EINVAL, "%s: a percentage lies between 0 and 100", path);
+	if (number < 0 || number > 100 || (*option->range && !(number > 0)))
+		return kvc_fail(-EINVAL, "%s: %s", path,
+				*option->range ? "a percentage lies above 0 and up to 100" :
+						 "a percentage lies between 0 and 100");
 	*out = json_real(number);
 	normal = kvc_value_text(*out);
 	json_decref(*out);
@@ -368,6 +392,8 @@ static int check_size(const struct kvc_option *option, const char *path, const j
 					 "a size (bytes, \"500GiB\")");
 	if (bytes < 0)
 		return kvc_fail(-EINVAL, "%s: a size cannot be negative", path);
+	if (!in_range(option->range, (double)bytes))
+		return fail_range(option, path, value);
 	*out = json_integer(bytes);
 	return *out ? 0 : -ENOMEM;
 }

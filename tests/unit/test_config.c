@@ -229,6 +229,10 @@ static void test_r51_syntax_errors_tell_the_line(void **state)
 		{ "- a\n", KVC_CONFIG_AUTO, { "outermost", "table" } },
 		{ "\"a\"", KVC_CONFIG_YAML, { "outermost", "table" } },
 		{ "\"a\\u0000b\" = 1\n", KVC_CONFIG_TOML, { "key", "NUL" } },
+		{ "a1234567890123456789012345678901234567890123456789012345678901234567890123456789"
+		  "01234567890123456: 1\n",
+		  KVC_CONFIG_YAML,
+		  { "key", "longer than 96" } },
 	};
 
 	(void)state;

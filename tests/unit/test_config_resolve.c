@@ -451,6 +451,15 @@ static void test_plugins_of_others(void **state)
 	assert_string_equal(candidate_setting(&settings->candidates[0], "reels"), "3");
 	assert_string_equal(candidate_setting(&settings->candidates[0], "fast"), "true");
 	kvc_settings_free(settings);
+	setenv("KVCELLAR_PLUGIN", "TAPE", 1);
+	(void)snprintf(text, sizeof(text), "plugin_dir = \"%s\"\nreels = 4\n", folder);
+	settings = settings_of(text);
+	assert_int_equal(settings->selection, KVC_SELECTION_ENV);
+	assert_candidates(settings, "tape");
+	assert_string_equal(candidate_setting(&settings->candidates[0], "reels"), "4");
+	kvc_settings_free(settings);
+	forget_environment();
+	assert_contains(error_of(text), "\"reels\"");
 	(void)snprintf(text, sizeof(text), "plugin_dir = \"%s\"\n[plugin.tap]\nreels = 3\n",
 		       folder);
 	assert_contains(error_of(text), "\"plugin.tap\"");

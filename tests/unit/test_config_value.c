@@ -145,10 +145,13 @@ static void test_capacity_is_bytes_or_a_percentage(void **state)
 	assert_int_equal(settings->capacity.bytes, 1000000000);
 	assert_int_equal(settings->min_free.bytes, 4096);
 	kvc_settings_free(settings);
-	assert_contains(error_of("capacity = \"101%\"\n"), "between 0 and 100");
+	assert_contains(error_of("capacity = \"101%\"\n"), "up to 100");
 	assert_contains(error_of("capacity = \"x%\"\n"), "capacity: expected a size");
 	assert_contains(error_of("capacity = \"%\"\n"), "capacity: expected a size");
 	assert_contains(error_of("capacity = \"lots\"\n"), "\"lots\"");
+	assert_contains(error_of("min_free = \"101%\"\n"), "between 0 and 100");
+	assert_contains(error_of("capacity = 0\n"), "outside >= 1");
+	assert_contains(error_of("capacity = \"0%\"\n"), "above 0");
 	assert_contains(error_of("capacity = -1\n"), "negative");
 	assert_contains(error_of("capacity = 1.5\n"), "whole number");
 	assert_contains(error_of("capacity = true\n"), "found true");
@@ -234,6 +237,35 @@ static void test_numbers_in_texts_are_numbers(void **state)
 					      "throughput_target_gbps"),
 			    "12");
 	kvc_settings_free(settings);
+}
+
+static void test_quotes_are_short_and_valid_utf8(void **state)
+{
+	char buffer[KVC_QUOTED_BYTES], text[200], expected[8];
+	json_t *string;
+
+	(void)state;
+	for (size_t shift = 0; shift < 8; shift++) {
+		memset(text, 'a', shift);
+		for (size_t i = shift; i + 3 < sizeof(text); i += 3)
+			memcpy(text + i, "\xe2\x82\xac", 4);
+		kvc_quote(buffer, text);
+		assert_true(strlen(buffer) < KVC_QUOTED_BYTES);
+		assert_string_equal(buffer + strlen(buffer) - 4, "...\"");
+		string = json_string(buffer);
+		assert_non_null(string);
+		json_decref(string);
+	}
+	for (unsigned c = 1; c < 256; c++) {
+		text[0] = (char)c;
+		text[1] = '\0';
+		kvc_quote(buffer, text);
+		if (c < 0x20 || c >= 0x7f || c == '"' || c == '\\')
+			(void)snprintf(expected, sizeof(expected), "\"\\x%02x\"", c);
+		else
+			(void)snprintf(expected, sizeof(expected), "\"%c\"", (char)c);
+		assert_string_equal(buffer, expected);
+	}
 }
 
 static void test_edit_distance(void **state)
@@ -344,6 +376,7 @@ int main(void)
 		cmocka_unit_test(test_numbers_do_not_follow_the_locale),
 		cmocka_unit_test(test_types_and_ranges),
 		cmocka_unit_test(test_numbers_in_texts_are_numbers),
+		cmocka_unit_test(test_quotes_are_short_and_valid_utf8),
 		cmocka_unit_test(test_edit_distance),
 		cmocka_unit_test(test_options_of_a_plugin_from_outside),
 		cmocka_unit_test(test_tables_hold_together),
