@@ -511,7 +511,7 @@ struct kvc_pool_info {
 	char fingerprint[9];
 	char reason[119]; /* why not zero copy, or "" */
 };
-KVC_API int kvc_pool_info(const struct kvc_pool *pool, struct kvc_pool_info *out);
+KVC_API int kvc_pool_query(const struct kvc_pool *pool, struct kvc_pool_info *out);
 
 /* ---------------------------------------------------------------- transfers */
 

@@ -296,7 +296,8 @@ struct kvc_queue_params {
 };
 
 enum kvc_plugin_flag {
-	KVC_PLUGIN_STACKS = 1u << 0, /* needs host->lower; its option "lower" names that plugin */
+	KVC_PLUGIN_STACKS = 1u << 0,  /* needs host->lower; its option "lower" names that plugin */
+	KVC_PLUGIN_LOCATES = 1u << 1, /* has one root, known from its own settings: location is "" */
 };
 
 /*

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connector/batch.h"
+
+#include "connector/trace.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/route.h"
+#include "core/stats.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA_REQUESTS 512u
+#define ARENA_BASES    4096u
+#define ARENAS_KEPT    16u
+#define OBJECTS_TRACED 64u /* of a page, for which the page before is noted */
+
+/* Memory of one run; a chunk of requests at a time. */
+struct kvc_arena {
+	struct kvc_arena *next;
+	size_t request_count;
+	size_t base_count;
+	struct kvc_request requests[ARENA_REQUESTS];
+	struct kvc_result *page_of[ARENA_REQUESTS]; /* whose object it is */
+	char *long_names[ARENA_REQUESTS];
+	char names[ARENA_REQUESTS][KVC_NAME_MAX + 1];
+	void *bases[ARENA_BASES];
+};
+
+/* One call. */
+struct run {
+	struct kvc_store *store;
+	struct kvc_connector *connector;
+	struct kvc_arena *arena;
+	const atomic_bool *cancel;
+	uint64_t start_ns;
+	uint64_t flushes;
+};
+
+/* ---------------------------------------------------------------- arenas */
+
+struct kvc_arena *kvc_arena_next(struct kvc_arena *arena)
+{
+	return arena->next;
+}
+
+void kvc_arena_free(struct kvc_arena *arena)
+{
+	free(arena);
+}
+
+static struct kvc_arena *arena_take(struct kvc_connector *connector)
+{
+	struct kvc_arena *arena;
+
+	pthread_mutex_lock(&connector->lock);
+	arena = connector->arenas;
+	if (arena) {
+		connector->arenas = arena->next;
+		connector->arena_count--;
+	}
+	pthread_mutex_unlock(&connector->lock);
+	if (!arena)
+		arena = malloc(sizeof(*arena));
+	if (arena) {
+		arena->next = NULL;
+		arena->request_count = 0;
+		arena->base_count = 0;
+	}
+	return arena;
+}
+
+static void arena_give(struct kvc_connector *connector, struct kvc_arena *arena)
+{
+	pthread_mutex_lock(&connector->lock);
+	if (connector->arena_count < ARENAS_KEPT) {
+		arena->next = connector->arenas;
+		connector->arenas = arena;
+		connector->arena_count++;
+		arena = NULL;
+	}
+	pthread_mutex_unlock(&connector->lock);
+	kvc_arena_free(arena);
+}
+
+/* ---------------------------------------------------------------- checks */
+
+static const char *check_transfer(const struct kvc_store *store, const struct kvc_transfer *t)
+{
+	if (t->op >= KVC_OPERATION_COUNT)
+		return "op is none of enum kvc_operation";
+	if (t->flags & ~(uint32_t)(KVC_TRANSFER_STOP_AT_MISS | KVC_TRANSFER_OVERWRITE))
+		return "flags has an unknown bit";
+	if (!t->pool)
+		return "pool is NULL";
+	if (t->pool->ns->store != store)
+		return "pool is of another store";
+	if (t->key_count == 0)
+		return NULL;
+	if (!t->keys)
+		return "keys is NULL";
+	if (!t->results)
+		return "results is NULL";
+	if ((t->op == KVC_GET || t->op == KVC_SET) && t->pool->geometry.part_count > 0 &&
+	    !t->indices && !t->buffers)
+		return "neither indices nor buffers";
+	for (size_t i = 0; i < t->key_count; i++)
+		if (!t->keys[i].data && t->keys[i].bytes > 0)
+			return "a key has no data";
+	return NULL;
+}
+
+int kvc_batch_check(struct kvc_store *store, const struct kvc_transfer *transfers, size_t count)
+{
+	if (!store || (count > 0 && !transfers))
+		return kvc_fail(-EINVAL, "store or transfers is NULL");
+	for (size_t i = 0; i < count; i++) {
+		const struct kvc_transfer *t =
+			(const struct kvc_transfer *)((const char *)transfers +
+						      i * transfers->size);
+		const char *problem;
+		int rc;
+
+		rc = kvc_struct_check(t, t->size, sizeof(*t), "struct kvc_transfer");
+		if (rc)
+			return rc;
+		if (t->size != transfers->size)
+			return kvc_fail(-EINVAL, "transfer %zu: its size differs from the first's",
+					i);
+		problem = check_transfer(store, t);
+		if (problem)
+			return kvc_fail(-EINVAL, "transfer %zu: %s", i, problem);
+	}
+	return 0;
+}
+
+/* ---------------------------------------------------------------- pages to objects */
+
+/* A page that has no object yet. A set is "existed" until an object of it is written. */
+static struct kvc_result initial_result(const struct kvc_transfer *t)
+{
+	return kvc_result_make(KVC_OK, t->op == KVC_SET ? KVC_CAUSE_EXISTED : KVC_CAUSE_NONE, 0);
+}
+
+/* The page is as good as the worst of its objects; the first that failed tells why. */
+static void merge_result(struct kvc_result *page, const struct kvc_result *object)
+{
+	if (page->status != KVC_OK)
+		return;
+	if (object->status != KVC_OK || object->cause == KVC_CAUSE_NONE)
+		*page = *object;
+}
+
+/* Runs what is in the arena. */
+static void flush(struct run *run)
+{
+	struct kvc_arena *arena = run->arena;
+
+	if (arena->request_count > 0)
+		kvc_xfer_run(run->store, arena->requests, arena->request_count, run->cancel);
+	for (size_t i = 0; i < arena->request_count; i++) {
+		merge_result(arena->page_of[i], &arena->requests[i].result);
+		free(arena->long_names[i]);
+	}
+	arena->request_count = 0;
+	arena->base_count = 0;
+	run->flushes++;
+}
+
+static uint64_t deadline_of(const struct run *run, const struct kvc_transfer *t)
+{
+	const struct kvc_settings *settings = run->store->settings;
+	uint32_t timeout_ms = t->timeout_ms;
+
+	if (timeout_ms == 0)
+		timeout_ms = t->op == KVC_GET	 ? settings->get_timeout_ms :
+			     t->op == KVC_EXISTS ? settings->exists_timeout_ms :
+						   settings->set_timeout_ms;
+	return run->start_ns + (uint64_t)timeout_ms * 1000000;
+}
+
+/* The trailer has the whole name, also where the file is called by a hash of it. */
+static int set_full_name(struct kvc_arena *arena, size_t at, struct kvc_request *request,
+			 const struct kvc_name_rule *rule, const struct kvc_key *key)
+{
+	size_t bytes;
+
+	request->full_name = request->name;
+	request->full_name_bytes = request->name_bytes;
+	if (request->op != KVC_SET || strncmp(request->name, "%h-", 3) != 0)
+		return 0;
+	bytes = kvc_name_full(rule, key, NULL, 0);
+	arena->long_names[at] = malloc(bytes + 1);
+	if (!arena->long_names[at])
+		return -ENOMEM;
+	(void)kvc_name_full(rule, key, arena->long_names[at], bytes + 1);
+	request->full_name = arena->long_names[at];
+	request->full_name_bytes = (uint32_t)bytes;
+	return 0;
+}
+
+/* Where the object's memory is. */
+static int set_bases(struct kvc_arena *arena, struct kvc_request *request,
+		     const struct kvc_transfer *t, size_t page, uint32_t object)
+{
+	const struct kvc_geometry *geometry = &t->pool->geometry;
+	void **bases = &arena->bases[arena->base_count];
+	int rc;
+
+	request->bases = NULL;
+	if (t->op != KVC_GET && t->op != KVC_SET)
+		return 0;
+	request->bases = bases;
+	if (request->shape->series_count == 0)
+		return 0;
+	if (t->buffers)
+		rc = kvc_geometry_buffers(geometry, &t->buffers[page * geometry->part_count],
+					  object, bases);
+	else
+		rc = kvc_geometry_bases(geometry,
+					t->indices[page * (t->index_stride ? t->index_stride : 1)],
+					object, bases);
+	arena->base_count += request->shape->series_count;
+	return rc;
+}
+
+/* One object of one page. previous_g: g of the page before, updated. */
+static struct kvc_result add_object(struct run *run, const struct kvc_transfer *t, size_t page,
+				    uint32_t object, uint64_t deadline_ns, uint64_t *previous_g)
+{
+	const struct kvc_result ok = initial_result(t);
+	const struct kvc_pool *pool = t->pool;
+	const struct kvc_shape *shape = pool->geometry.objects[object].shape;
+	struct kvc_arena *arena = run->arena;
+	struct kvc_request *request;
+	size_t at;
+	int rc;
+
+	if (arena->request_count == ARENA_REQUESTS ||
+	    arena->base_count + shape->series_count > ARENA_BASES)
+		flush(run);
+	at = arena->request_count;
+	request = &arena->requests[at];
+	*request = (struct kvc_request){
+		.op = t->op,
+		.flags = t->flags,
+		.folder = pool->ns->folder,
+		.name = arena->names[at],
+		.object_kind = pool->object_kind,
+		.parent_g = *previous_g,
+		.depth = t->depth + (uint32_t)page,
+		.shape = shape,
+		.deadline_ns = deadline_ns,
+	};
+	arena->long_names[at] = NULL;
+	arena->page_of[at] = &t->results[page];
+	rc = kvc_name_build(&pool->rules[object], &t->keys[page], arena->names[at],
+			    &request->name_bytes, &request->g, &request->v);
+	if (rc)
+		return kvc_result_make(KVC_ERROR, KVC_CAUSE_NAME, -rc);
+	*previous_g = request->g;
+	rc = set_bases(arena, request, t, page, object);
+	if (rc)
+		return kvc_result_make(KVC_ERROR, KVC_CAUSE_INDEX, -rc);
+	if (set_full_name(arena, at, request, &pool->rules[object], &t->keys[page]))
+		return kvc_result_of_errno(ENOMEM);
+	request->root = kvc_store_route(run->store, request->g);
+	kvc_route_folder(request->g, request->hash_folder);
+	arena->request_count++;
+	return ok;
+}
+
+/* g of the page before the first one, per object of a page. */
+static void parent_hashes(const struct kvc_transfer *t, uint64_t hashes[OBJECTS_TRACED])
+{
+	const struct kvc_pool *pool = t->pool;
+	char name[KVC_NAME_MAX + 1];
+	uint32_t bytes;
+
+	memset(hashes, 0, OBJECTS_TRACED * sizeof(hashes[0]));
+	if (t->op != KVC_SET || !t->parent.data || t->parent.bytes == 0)
+		return;
+	for (uint32_t o = 0; o < pool->geometry.object_count && o < OBJECTS_TRACED; o++)
+		if (kvc_name_build(&pool->rules[o], &t->parent, name, &bytes, &hashes[o], NULL))
+			hashes[o] = 0;
+}
+
+static void skip_from(const struct kvc_transfer *t, size_t page)
+{
+	for (; page < t->key_count; page++)
+		t->results[page] = kvc_result_make(KVC_SKIPPED, KVC_CAUSE_PREFIX_ENDED, 0);
+}
+
+/* First page of [from, to) that is not OK, or to. */
+static size_t first_miss(const struct kvc_transfer *t, size_t from, size_t to)
+{
+	while (from < to && t->results[from].status == KVC_OK)
+		from++;
+	return from;
+}
+
+static void add_transfer(struct run *run, const struct kvc_transfer *t)
+{
+	const struct kvc_geometry *geometry = &t->pool->geometry;
+	const bool stop = t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS);
+	const uint64_t deadline_ns = deadline_of(run, t);
+	uint64_t previous_g[OBJECTS_TRACED];
+	uint64_t flushes = run->flushes;
+
+	if (t->op == KVC_SET && geometry->shared && !t->pool->ns->identity.place.is_writer) {
+		for (size_t i = 0; i < t->key_count; i++)
+			t->results[i] = kvc_result_make(KVC_OK, KVC_CAUSE_NOT_WRITER, 0);
+		return;
+	}
+	parent_hashes(t, previous_g);
+	for (size_t i = 0; i < t->key_count; i++) {
+		t->results[i] = initial_result(t);
+		for (uint32_t o = 0; o < geometry->object_count; o++) {
+			uint64_t none = 0;
+			const struct kvc_result refused =
+				add_object(run, t, i, o, deadline_ns,
+					   o < OBJECTS_TRACED ? &previous_g[o] : &none);
+
+			merge_result(&t->results[i], &refused);
+			if (refused.status != KVC_OK)
+				break;
+		}
+		/* After each chunk all pages before this one have their results: is the prefix
+		 * still whole? */
+		if (stop && run->flushes != flushes) {
+			flushes = run->flushes;
+			if (first_miss(t, 0, i) < i) {
+				skip_from(t, i + 1);
+				return;
+			}
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- results */
+
+static void count_results(struct run *run, struct kvc_transfer *t, uint64_t elapsed_us)
+{
+	struct kvc_counters *counters = run->store->counters;
+	uint32_t counts[16][KVC_CAUSE_COUNT] = { { 0 } };
+
+	t->ok_count = 0;
+	for (size_t i = 0; i < t->key_count; i++) {
+		const struct kvc_result *result = &t->results[i];
+
+		counts[result->status & 15][result->cause]++;
+		t->ok_count += result->status == KVC_OK;
+	}
+	t->prefix_count = first_miss(t, 0, t->key_count);
+	for (int s = 0; s < 8; s++)
+		for (int c = 0; c < KVC_CAUSE_COUNT; c++)
+			if (counts[s][c])
+				kvc_counters_pages(
+					counters, (int)t->op, s, c, counts[s][c],
+					s == KVC_OK && c == KVC_CAUSE_NONE &&
+							(t->op == KVC_GET || t->op == KVC_SET) ?
+						counts[s][c] * t->pool->geometry.page_bytes :
+						0);
+	kvc_counters_call(counters, (int)t->op, elapsed_us);
+	kvc_trace_record(run->connector->trace, t->op, t->pool->geometry.pool_name, t->keys,
+			 t->key_count, t->ok_count);
+}
+
+/* No arena: nothing could be tried. */
+static void fail_all(struct kvc_transfer *transfers, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct kvc_transfer *t = kvc_transfer_at(transfers, i);
+
+		t->ok_count = t->prefix_count = 0;
+		for (size_t k = 0; k < t->key_count; k++)
+			t->results[k] = kvc_result_of_errno(ENOMEM);
+	}
+}
+
+void kvc_batch_execute(struct kvc_store *store, struct kvc_transfer *transfers, size_t count,
+		       const atomic_bool *cancel)
+{
+	struct run run = {
+		.store = store,
+		.connector = kvc_connector_of(store),
+		.cancel = cancel,
+		.start_ns = kvc_now_ns(),
+	};
+	uint64_t elapsed_us;
+
+	run.arena = arena_take(run.connector);
+	if (!run.arena) {
+		fail_all(transfers, count);
+		return;
+	}
+	for (size_t i = 0; i < count; i++)
+		add_transfer(&run, kvc_transfer_at(transfers, i));
+	flush(&run);
+	arena_give(run.connector, run.arena);
+	elapsed_us = (kvc_now_ns() - run.start_ns) / 1000;
+	for (size_t i = 0; i < count; i++) {
+		struct kvc_transfer *t = kvc_transfer_at(transfers, i);
+
+		if (t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS)) {
+			const size_t miss = first_miss(t, 0, t->key_count);
+
+			skip_from(t, miss < t->key_count ? miss + 1 : miss);
+		}
+		count_results(&run, t, elapsed_us);
+	}
+}
+
+int kvc_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count)
+{
+	const int rc = kvc_batch_check(store, transfers, count);
+
+	if (rc || count == 0)
+		return rc;
+	kvc_store_enter(store);
+	kvc_batch_execute(store, transfers, count, NULL);
+	kvc_store_leave(store);
+	return 0;
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing namespaces and pools. */
+#include "connector/handle.h"
+
+#include "connector/batch.h"
+#include "connector/trace.h"
+#include "core/log.h"
+#include "core/ranges.h"
+#include "core/trailer.h"
+#include "core/walk.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int kvc_struct_check(const void *data, size_t size, size_t known, const char *what)
+{
+	const uint8_t *bytes = data;
+
+	if (size < known)
+		return kvc_fail(-EINVAL, "%s: size is %zu, at least %zu is expected", what, size,
+				known);
+	for (size_t i = known; i < size; i++)
+		if (bytes[i])
+			return kvc_fail(
+				-E2BIG,
+				"%s: it has fields that this version of the library does not "
+				"know",
+				what);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- per store */
+
+static void connector_close(void *arg)
+{
+	struct kvc_connector *connector = arg;
+
+	kvc_trace_close(connector->trace);
+	while (connector->arenas) {
+		struct kvc_arena *arena = connector->arenas;
+
+		connector->arenas = kvc_arena_next(arena);
+		kvc_arena_free(arena);
+	}
+	(void)pthread_mutex_destroy(&connector->lock);
+	free(connector);
+}
+
+static struct kvc_connector *connector_new(const struct kvc_settings *settings)
+{
+	struct kvc_connector *connector = calloc(1, sizeof(*connector));
+
+	if (!connector)
+		return NULL;
+	(void)pthread_mutex_init(&connector->lock, NULL);
+	if (*settings->trace_file && kvc_trace_open(settings->trace_file, 0, &connector->trace))
+		kvc_log(KVC_LOG_WARNING, "trace_file: nothing is recorded: %s", kvc_last_error());
+	return connector;
+}
+
+struct kvc_connector *kvc_connector_of(struct kvc_store *store)
+{
+	struct kvc_connector *connector;
+
+	pthread_mutex_lock(&store->worker_lock);
+	if (!store->connector) {
+		store->connector = connector_new(store->settings);
+		store->connector_close = store->connector ? connector_close : NULL;
+	}
+	connector = store->connector;
+	pthread_mutex_unlock(&store->worker_lock);
+	return connector;
+}
+
+/* ---------------------------------------------------------------- namespaces */
+
+/* For people, and for tools that meet the folder without its configuration. A root that cannot take
+ * it (full, denied) is no reason to fail: sets will tell. */
+static void write_namespace_text(struct kvc_namespace *ns)
+{
+	struct kvc_store *store = ns->store;
+	char path[128], *text;
+
+	if (kvc_namespace_identity_render(&ns->identity, &text))
+		return;
+	(void)snprintf(path, sizeof(path), "%s/namespace.json", ns->folder);
+	for (size_t r = 0; r < store->root_count; r++) {
+		struct kvc_root *root = store->roots[r];
+		struct kvc_completion found;
+		int rc;
+
+		if (root->read_only || root->writes_refused ||
+		    kvc_root_stat(root, path, &found) == 0)
+			continue;
+		rc = kvc_root_write_text(root, path, text, true);
+		if (rc && rc != -EEXIST)
+			kvc_log(KVC_LOG_DEBUG, "%s/%s: %s", root->location, path, strerror(-rc));
+	}
+	free(text);
+}
+
+static void warn_identity(struct kvc_store *store, const struct kvc_namespace *ns)
+{
+	if (ns->identity.fields.identity ||
+	    atomic_exchange_explicit(&store->identity_warned, true, memory_order_relaxed))
+		return;
+	kvc_log(KVC_LOG_WARNING,
+		"identity is unset: other weights that are served under the same model name would "
+		"find these pages; set `identity` to something that changes with the weights");
+}
+
+int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_params *params,
+		       struct kvc_namespace **out)
+{
+	const struct kvc_settings *settings;
+	struct kvc_namespace *ns;
+	bool nixl;
+	int rc;
+
+	if (!store || !params || !out)
+		return kvc_fail(-EINVAL, "kvc_namespace_open: an argument is NULL");
+	rc = kvc_struct_check(params, params->size, sizeof(*params), "struct kvc_namespace_params");
+	if (rc)
+		return rc;
+	ns = calloc(1, sizeof(*ns));
+	if (!ns || !kvc_connector_of(store)) {
+		free(ns);
+		return -ENOMEM;
+	}
+	settings = store->settings;
+	nixl = settings->naming == KVC_NAMING_NIXL;
+	ns->store = store;
+	rc = kvc_namespace_identity_init(&ns->identity, params, settings->identity,
+					 settings->tenant);
+	if (rc)
+		goto free_ns;
+	ns->folder = nixl ? "" : ns->identity.id;
+	rc = nixl ? kvc_name_nixl_check(&ns->identity) : 0;
+	if (rc)
+		goto fini_identity;
+	atomic_fetch_add(&store->children, 1);
+	warn_identity(store, ns);
+	if (!nixl)
+		write_namespace_text(ns);
+	*out = ns;
+	return 0;
+
+fini_identity:
+	kvc_namespace_identity_fini(&ns->identity);
+free_ns:
+	free(ns);
+	return rc;
+}
+
+int kvc_namespace_close(struct kvc_namespace *ns)
+{
+	if (!ns)
+		return 0;
+	if (atomic_load(&ns->pools) > 0)
+		return kvc_fail(-EBUSY, "%s: %u pools are still open", ns->identity.id,
+				atomic_load(&ns->pools));
+	atomic_fetch_sub(&ns->store->children, 1);
+	kvc_namespace_identity_fini(&ns->identity);
+	free(ns);
+	return 0;
+}
+
+const char *kvc_namespace_id(const struct kvc_namespace *ns)
+{
+	return ns ? ns->identity.id : "";
+}
+
+static int refuse_read_only(const struct kvc_store *store)
+{
+	for (size_t r = 0; r < store->root_count; r++)
+		if (store->roots[r]->read_only || store->roots[r]->writes_refused)
+			return kvc_fail(-EROFS, "%s: opened read-only", store->roots[r]->location);
+	return 0;
+}
+
+int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry_run,
+			struct kvc_clear_report *out)
+{
+	struct kvc_clear_report report;
+	bool nixl;
+	uint64_t hash;
+	int rc = 0;
+
+	if (!store || !id || !*id || !out || out->size < sizeof(*out))
+		return kvc_fail(-EINVAL, "kvc_namespace_clear: no namespace, or out->size not set");
+	nixl = store->settings->naming == KVC_NAMING_NIXL;
+	if (!nixl && kvc_namespace_id_hash(id, &hash))
+		return kvc_fail(-EINVAL, "\"%s\" is no namespace id (<slug>-<16 hex digits>)", id);
+	if (!dry_run)
+		rc = refuse_read_only(store);
+	if (!rc)
+		rc = kvc_walk_clear(store, id, dry_run, nixl ? kvc_name_nixl_belongs : NULL,
+				    &report);
+	if (rc)
+		return rc;
+	if (report.objects == 0 && report.failed == 0)
+		return kvc_fail(-ENOENT, "no root has objects of namespace \"%s\"", id);
+	report.size = out->size;
+	*out = report;
+	return report.failed ? -EIO : 0;
+}
+
+/* ---------------------------------------------------------------- pools */
+
+/* Whether its pages move without a copy, and the largest object. */
+static int look_at_objects(struct kvc_pool *pool)
+{
+	const struct kvc_geometry *geometry = &pool->geometry;
+	const struct kvc_store *store = pool->ns->store;
+	void *bases[KVC_SHAPE_SERIES_MAX];
+
+	pool->zero_copy = true;
+	pool->copy_reason = "";
+	for (uint32_t o = 0; o < geometry->object_count; o++) {
+		const struct kvc_shape *shape = geometry->objects[o].shape;
+
+		if (shape->stored_bytes > pool->object_bytes_max)
+			pool->object_bytes_max = shape->stored_bytes;
+		if (!geometry->has_memory || geometry->page_count == 0 || !pool->zero_copy ||
+		    kvc_geometry_bases(geometry, 0, o, bases))
+			continue;
+		for (size_t r = 0; r < store->root_count && pool->zero_copy; r++) {
+			const struct kvc_attributes *attributes = &store->roots[r]->attributes;
+
+			pool->zero_copy = kvc_ranges_zero_copy(shape, bases, attributes->alignment,
+							       &pool->copy_reason);
+		}
+	}
+	for (size_t r = 0; r < store->root_count; r++) {
+		const uint64_t limit = store->roots[r]->attributes.max_object_bytes;
+
+		if (limit && pool->object_bytes_max > limit)
+			return kvc_fail(-E2BIG,
+					"pool %s: an object has %llu bytes, %s takes at most %llu",
+					geometry->pool_name,
+					(unsigned long long)pool->object_bytes_max,
+					store->roots[r]->location, (unsigned long long)limit);
+	}
+	return 0;
+}
+
+static int make_rules(struct kvc_pool *pool)
+{
+	const uint32_t count = pool->geometry.object_count;
+	int rc = 0;
+
+	pool->rules = calloc(count ? count : 1, sizeof(*pool->rules));
+	if (!pool->rules)
+		return -ENOMEM;
+	for (uint32_t o = 0; o < count && !rc; o++)
+		rc = kvc_geometry_rule(&pool->geometry, o, &pool->ns->identity, &pool->rules[o]);
+	return rc;
+}
+
+int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params,
+		  struct kvc_pool **out)
+{
+	struct kvc_pool *pool;
+	int rc;
+
+	if (!ns || !params || !out)
+		return kvc_fail(-EINVAL, "kvc_pool_open: an argument is NULL");
+	rc = kvc_struct_check(params, params->size, sizeof(*params), "struct kvc_pool_params");
+	if (rc)
+		return rc;
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->ns = ns;
+	pool->object_kind = params->flags & KVC_POOL_MARKER ? KVC_OBJECT_MARKER : KVC_OBJECT_PAGE;
+	rc = kvc_geometry_init(&pool->geometry, params, &ns->identity,
+			       (int)ns->store->settings->naming);
+	if (rc)
+		goto free_pool;
+	rc = make_rules(pool);
+	if (!rc)
+		rc = look_at_objects(pool);
+	if (rc)
+		goto fini_geometry;
+	if (!pool->zero_copy)
+		kvc_log(KVC_LOG_WARNING, "pool %s: pages are copied on their way: %s",
+			pool->geometry.pool_name, pool->copy_reason);
+	atomic_fetch_add(&ns->pools, 1);
+	*out = pool;
+	return 0;
+
+fini_geometry:
+	free(pool->rules);
+	kvc_geometry_fini(&pool->geometry);
+free_pool:
+	free(pool);
+	return rc;
+}
+
+int kvc_pool_close(struct kvc_pool *pool)
+{
+	if (!pool)
+		return 0;
+	if (atomic_load(&pool->batches) > 0)
+		return kvc_fail(-EBUSY, "pool %s: a started batch uses it",
+				pool->geometry.pool_name);
+	atomic_fetch_sub(&pool->ns->pools, 1);
+	free(pool->rules);
+	kvc_geometry_fini(&pool->geometry);
+	free(pool);
+	return 0;
+}
+
+int kvc_pool_query(const struct kvc_pool *pool, struct kvc_pool_info *out)
+{
+	const struct kvc_geometry *geometry;
+
+	if (!pool || !out || out->size < sizeof(*out))
+		return kvc_fail(-EINVAL, "kvc_pool_query: pool is NULL, or out->size is not set");
+	geometry = &pool->geometry;
+	out->page_bytes = geometry->page_bytes;
+	out->object_bytes = geometry->object_count ? geometry->objects[0].shape->stored_bytes : 0;
+	out->objects_per_page = geometry->object_count;
+	out->zero_copy = pool->zero_copy;
+	memcpy(out->fingerprint, geometry->fingerprint_text, sizeof(out->fingerprint));
+	(void)snprintf(out->reason, sizeof(out->reason), "%s", pool->copy_reason);
+	return 0;
+}

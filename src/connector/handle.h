@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The connector's handles and what it keeps per store. Readers: the other files of the connector. */
+#ifndef KVC_CONNECTOR_HANDLE_H
+#define KVC_CONNECTOR_HANDLE_H
+
+#include "connector/geometry.h"
+#include "connector/name.h"
+#include "connector/namespace.h"
+#include "core/store.h"
+#include "core/xfer.h"
+
+#include <stdatomic.h>
+
+struct kvc_arena;
+struct kvc_trace;
+
+struct kvc_namespace {
+	struct kvc_store *store;
+	struct kvc_namespace_identity identity;
+	const char *folder; /* identity.id, or "" in nixl naming */
+	atomic_uint pools;
+};
+
+struct kvc_pool {
+	struct kvc_namespace *ns;
+	struct kvc_geometry geometry;
+	struct kvc_name_rule *rules; /* one per object of a page */
+	uint8_t object_kind;	     /* enum kvc_object_kind */
+	uint64_t object_bytes_max;
+	bool zero_copy;
+	const char *copy_reason;
+	atomic_uint batches; /* started ones that use it */
+};
+
+/* Per store: the recorder, and arenas that batches have used and will use again. */
+struct kvc_connector {
+	struct kvc_trace *trace;
+	pthread_mutex_t lock;
+	struct kvc_arena *arenas;
+	uint32_t arena_count;
+};
+
+/* Made at the first namespace. NULL: no memory. */
+struct kvc_connector *kvc_connector_of(struct kvc_store *store);
+void kvc_arena_free(struct kvc_arena *arena);
+
+/* Whether a struct of the caller's is one that this library can read: -EINVAL, -E2BIG. */
+int kvc_struct_check(const void *data, size_t size, size_t known, const char *what);
+
+#endif

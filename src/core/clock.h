@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Times: deadlines and intervals by CLOCK_MONOTONIC, creation times by the wall clock. */
+#ifndef KVC_CORE_CLOCK_H
+#define KVC_CORE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t kvc_now_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t kvc_now_ms(void)
+{
+	return kvc_now_ns() / 1000000;
+}
+
+static inline int64_t kvc_wall_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static inline struct timespec kvc_timespec(uint64_t ns)
+{
+	return (struct timespec){
+		.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
+		.tv_nsec = (long)(ns % UINT64_C(1000000000)),
+	};
+}
+
+#endif

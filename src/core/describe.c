@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/describe.h"
+
+#include "core/config.h"
+#include "core/log.h"
+#include "core/stats.h"
+#include "core/store.h"
+#include "core/text.h"
+#include "core/usage.h"
+#include "core/walk.h"
+
+#include <kvcellar/kvcellar.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *kvc_root_state(const struct kvc_root *root)
+{
+	if (atomic_load_explicit(&root->suspect, memory_order_relaxed))
+		return "suspect";
+	if (root->read_only)
+		return "read-only";
+	return root->writes_refused ? "reads only" : "ok";
+}
+
+static const char *deadline_word(const struct kvc_root *root)
+{
+	switch (kvc_root_deadline_kind(root)) {
+	case KVC_DEADLINE_HARD:
+		return "hard";
+	case KVC_DEADLINE_SOFT:
+		return "soft";
+	default:
+		return "staged";
+	}
+}
+
+static const char *selection_word(const struct kvc_settings *settings)
+{
+	switch (settings->selection) {
+	case KVC_SELECTION_CONFIG:
+		return "configuration";
+	case KVC_SELECTION_ENV:
+		return "environment";
+	default:
+		return "auto";
+	}
+}
+
+static const char *verify_word(const struct kvc_settings *settings)
+{
+	static const char *const words[] = {
+		[KVC_VERIFY_REQUIRE] = "require",
+		[KVC_VERIFY_IF_PRESENT] = "if-present",
+		[KVC_VERIFY_OFF] = "off",
+	};
+
+	return words[settings->verify];
+}
+
+/* One fact of a store or root, for both forms. */
+static void fact(struct kvc_text *text, bool json, bool *first, const char *name, const char *value)
+{
+	if (json) {
+		kvc_text_add(text, "%s\"%s\": ", *first ? "" : ", ", name);
+		kvc_text_json(text, value);
+	} else {
+		kvc_text_add(text, "  %-14s %s\n", name, value);
+	}
+	*first = false;
+}
+
+static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
+{
+	struct kvc_attributes now = { .size = sizeof(now) };
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	char line[160];
+	uint64_t bytes, objects;
+	bool first = true;
+
+	/* What holds now, as far as it can be asked without waiting. */
+	if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED ||
+	    ops->root_query(root->handle, &now) < 0)
+		now = root->attributes;
+	fact(text, json, &first, "path", root->location);
+	fact(text, json, &first, "uuid", root->uuid_text);
+	fact(text, json, &first, "state", kvc_root_state(root));
+	fact(text, json, &first, "file_system", now.file_system);
+	fact(text, json, &first, "io_engine", now.io_engine);
+	fact(text, json, &first, "direct_io",
+	     now.flags & KVC_ATTRIBUTE_DIRECT ? "yes" : "no, through the page cache");
+	(void)snprintf(line, sizeof(line), "%u", now.alignment);
+	fact(text, json, &first, "alignment", line);
+	fact(text, json, &first, "deadline", deadline_word(root));
+	if (now.note[0])
+		fact(text, json, &first, "note", now.note);
+	kvc_usage_total(root->usage, &bytes, &objects);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects", bytes,
+		       objects);
+	fact(text, json, &first, "own", line);
+	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED &&
+	    ops->usage(root->handle, &usage) == 0) {
+		(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes",
+			       usage.free_bytes, usage.total_bytes);
+		fact(text, json, &first, "free", line);
+	}
+}
+
+static void store_facts(struct kvc_text *text, bool json, const struct kvc_store *store)
+{
+	const struct kvc_settings *settings = store->settings;
+	bool first = true;
+	char line[160];
+
+	fact(text, json, &first, "version", kvc_version());
+	fact(text, json, &first, "plugin", store->backend->module->ops.name);
+	fact(text, json, &first, "chosen_by", selection_word(settings));
+	fact(text, json, &first, "naming",
+	     settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
+	fact(text, json, &first, "storage_layout", "files");
+	fact(text, json, &first, "verify", verify_word(settings));
+	fact(text, json, &first, "identity", settings->identity ? settings->identity : "unset");
+	fact(text, json, &first, "tenant", settings->tenant ? settings->tenant : "unset");
+	(void)snprintf(line, sizeof(line), "get %u ms, set %u ms, exists %u ms",
+		       settings->get_timeout_ms, settings->set_timeout_ms,
+		       settings->exists_timeout_ms);
+	fact(text, json, &first, "timeouts", line);
+	fact(text, json, &first, "cleaner",
+	     settings->l3_cleaner_enabled ? "enabled, but not built: nothing is removed" : "off");
+	fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
+}
+
+/* The lines of "plugin: reason". */
+static void passed_over(struct kvc_text *text, bool json, const struct kvc_store *store)
+{
+	const char *at = store->passed_over;
+	bool first = true;
+
+	while (at && *at) {
+		const char *end = strchrnul(at, '\n');
+		char line[1024];
+
+		(void)snprintf(line, sizeof(line), "%.*s", (int)(end - at), at);
+		if (json) {
+			kvc_text_add(text, "%s", first ? "" : ", ");
+			kvc_text_json(text, line);
+		} else {
+			kvc_text_add(text, "  %-14s %s\n", "passed over", line);
+		}
+		first = false;
+		at = *end ? end + 1 : end;
+	}
+}
+
+int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t bytes)
+{
+	const bool json = format == KVC_FORMAT_JSON;
+	struct kvc_text text;
+
+	if (!store || (format != KVC_FORMAT_TEXT && format != KVC_FORMAT_JSON))
+		return kvc_fail(-EINVAL, "kvc_store_describe: store is NULL, or no such format");
+	kvc_store_enter(store);
+	kvc_text_init(&text, buffer, bytes);
+	kvc_text_add(&text, json ? "{\"store\": {" : "store\n");
+	store_facts(&text, json, store);
+	kvc_text_add(&text, json ? "}, \"passed_over\": [" : "");
+	passed_over(&text, json, store);
+	kvc_text_add(&text, json ? "], \"roots\": [" : "");
+	for (size_t r = 0; r < store->root_count; r++) {
+		kvc_text_add(&text, json ? (r ? ", {" : "{") : "root %zu\n", r);
+		root_facts(&text, json, store->roots[r]);
+		kvc_text_add(&text, json ? "}" : "");
+	}
+	kvc_text_add(&text, json ? "]}\n" : "");
+	kvc_store_leave(store);
+	return kvc_text_finish(&text);
+}
+
+/* ---------------------------------------------------------------- usage, metrics */
+
+int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out, size_t count)
+{
+	int rc = 0;
+
+	if (!store || (count > 0 && (!out || out[0].size < sizeof(*out))))
+		return kvc_fail(-EINVAL,
+				"kvc_store_usage: store is NULL, or out[0].size is not set");
+	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count && !rc; r++) {
+		struct kvc_root *root = store->roots[r];
+		struct kvc_usage usage = { .size = sizeof(usage) };
+		struct kvc_root_usage *to;
+
+		if (recount || kvc_usage_is_new(root->usage))
+			rc = kvc_walk_recount(root);
+		if (rc || r >= count)
+			continue;
+		to = (struct kvc_root_usage *)((char *)out + r * out[0].size);
+		to->path = root->location;
+		(void)snprintf(to->uuid, sizeof(to->uuid), "%s", root->uuid_text);
+		(void)snprintf(to->state, sizeof(to->state), "%s", kvc_root_state(root));
+		kvc_usage_total(root->usage, &to->own_bytes, &to->own_objects);
+		(void)root->backend->module->ops.usage(root->handle, &usage);
+		to->total_bytes = usage.total_bytes;
+		to->free_bytes = usage.free_bytes;
+	}
+	kvc_store_leave(store);
+	return rc ? rc : (int)store->root_count;
+}
+
+static void root_gauges(struct kvc_text *text, struct kvc_store *store)
+{
+	static const struct {
+		const char *name;
+		const char *help;
+	} gauges[] = {
+		{ "root_own_bytes", "Bytes of this store's objects on the root." },
+		{ "root_own_objects", "Objects of this store on the root." },
+		{ "root_suspect", "1 when I/O of the root was found stalling." },
+	};
+
+	for (size_t g = 0; g < sizeof(gauges) / sizeof(gauges[0]); g++) {
+		for (size_t r = 0; r < store->root_count; r++) {
+			const struct kvc_root *root = store->roots[r];
+			struct kvc_text label;
+			uint64_t values[3];
+			char labels[512];
+
+			kvc_usage_total(root->usage, &values[0], &values[1]);
+			values[2] = atomic_load_explicit(&root->suspect, memory_order_relaxed);
+			kvc_text_init(&label, labels, sizeof(labels));
+			kvc_text_add(&label, "root=");
+			kvc_text_label(&label, root->location);
+			kvc_metrics_gauge(text, gauges[g].name, r ? NULL : gauges[g].help, labels,
+					  values[g]);
+		}
+	}
+}
+
+int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes)
+{
+	struct kvc_stats stats = { .size = sizeof(stats) };
+	struct kvc_text text;
+	int rc;
+
+	if (!store)
+		return kvc_fail(-EINVAL, "kvc_metrics_text: store is NULL");
+	rc = kvc_counters_read(store->counters, &stats);
+	if (rc)
+		return rc;
+	kvc_text_init(&text, buffer, bytes);
+	rc = kvc_stats_add_text(&stats, KVC_FORMAT_PROMETHEUS, NULL, &text);
+	if (rc)
+		return rc;
+	root_gauges(&text, store);
+	return kvc_text_finish(&text);
+}
+
+/* ---------------------------------------------------------------- plugins */
+
+struct plugin_list {
+	const struct kvc_settings *settings;
+	kvc_plugin_fn fn;
+	void *context;
+	char seen[64][64];
+	size_t seen_count;
+};
+
+static int list_plugin(void *context, const char *name)
+{
+	struct plugin_list *list = context;
+	const struct kvc_module *module = NULL;
+	struct kvc_plugin_info info = { .size = sizeof(info), .name = name };
+
+	for (size_t i = 0; i < list->seen_count; i++)
+		if (strcmp(list->seen[i], name) == 0)
+			return 0;
+	if (list->seen_count < sizeof(list->seen) / sizeof(list->seen[0]))
+		(void)snprintf(list->seen[list->seen_count++], sizeof(list->seen[0]), "%s", name);
+	info.status = kvc_module_load(name, list->settings->plugin_dir, &module);
+	info.version = module ? module->ops.version : "";
+	info.summary = module ? module->ops.summary : "";
+	info.path = module ? module->path : "";
+	info.reason = info.status ? kvc_last_error() : "";
+	return list->fn(list->context, &info);
+}
+
+int kvc_plugin_list(const struct kvc_config *config, kvc_plugin_fn fn, void *context)
+{
+	struct kvc_settings *settings;
+	struct plugin_list *list;
+	int rc;
+
+	if (!fn)
+		return kvc_fail(-EINVAL, "kvc_plugin_list: fn is NULL");
+	rc = kvc_config_resolve(config, &settings);
+	if (rc)
+		return rc;
+	list = calloc(1, sizeof(*list));
+	if (!list) {
+		kvc_settings_free(settings);
+		return -ENOMEM;
+	}
+	*list = (struct plugin_list){ .settings = settings, .fn = fn, .context = context };
+	for (size_t i = 0; i < settings->section_count && !rc; i++)
+		rc = list_plugin(list, settings->sections[i].plugin);
+	if (!rc)
+		rc = kvc_module_scan(settings->plugin_dir, list_plugin, list);
+	free(list);
+	kvc_settings_free(settings);
+	return rc;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/root.h"
+
+#include "core/clock.h"
+#include "core/format.h"
+#include "core/queue.h"
+#include "core/rootid.h"
+#include "core/stage.h"
+#include "core/stats.h"
+#include "core/store.h"
+#include "core/usage.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IDENTITY_NAME KVC_HOUSEKEEPING_FOLDER "/root.json"
+#define CONTROL_NS    (5 * UINT64_C(1000000000)) /* for one housekeeping I/O */
+#define TEXT_BYTES    KVC_ROOTID_BYTES_MAX
+
+/* ---------------------------------------------------------------- one descriptor at a time */
+
+/* Polls until the one descriptor is done. At the deadline: cancelled, waited for, or, where it may
+ * never come back, left alone with its queue (-ETIMEDOUT). */
+static int wait_one(struct kvc_queue *queue, struct kvc_completion *out)
+{
+	struct kvc_root *root = queue->root;
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	const uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
+	bool cancelled = false;
+
+	for (;;) {
+		const int count = ops->poll(queue->handle, out, 1, 100 * UINT64_C(1000000));
+
+		if (count > 0)
+			return 0;
+		if (kvc_now_ns() < deadline_ns && count == 0)
+			continue;
+		if (!cancelled)
+			(void)ops->cancel(queue->handle, NULL, 0);
+		else if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED)
+			return -ETIMEDOUT;
+		cancelled = true;
+	}
+}
+
+static int submit_one(struct kvc_queue *queue, const struct kvc_descriptor *descriptor)
+{
+	const struct kvc_plugin *ops = &queue->root->backend->module->ops;
+	const uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
+	int accepted;
+
+	do {
+		accepted = ops->submit(queue->handle, &descriptor, 1);
+		if (accepted > 0)
+			return 0;
+		if (accepted < 0 && accepted != -EAGAIN)
+			return accepted;
+	} while (kvc_now_ns() < deadline_ns);
+	return -EAGAIN;
+}
+
+/* The slot's memory is used for the data, so that nothing of the caller's is ever left behind. */
+static int64_t run_one(struct kvc_root *root, uint32_t op, uint32_t flags, const char *name,
+		       uint64_t offset, void *buffer, uint64_t bytes, const uint64_t version[2],
+		       struct kvc_completion *out)
+{
+	struct kvc_completion done = { .result = 0 };
+	struct kvc_queue *queue;
+	struct kvc_slot *slot;
+	struct kvc_descriptor *d;
+	int rc = kvc_queue_lease(root, kvc_now_ns() + CONTROL_NS, &queue);
+
+	if (rc)
+		return rc;
+	slot = queue->free;
+	d = &slot->descriptor;
+	rc = bytes ? kvc_slot_bounce(slot, bytes) : 0;
+	if (!rc && strlen(name) >= sizeof(slot->path))
+		rc = -ENAMETOOLONG;
+	if (rc)
+		goto give_back;
+	if (op == KVC_OP_WRITE)
+		memcpy(slot->bounce, buffer, bytes);
+	d->op = op;
+	d->flags = flags;
+	d->offset = offset;
+	d->name_bytes = (uint32_t)snprintf(slot->path, sizeof(slot->path), "%s", name);
+	d->range_count = bytes ? 1 : 0;
+	d->deadline_ns = kvc_now_ns() + CONTROL_NS;
+	d->if_version[0] = version ? version[0] : 0;
+	d->if_version[1] = version ? version[1] : 0;
+	slot->ranges[0] = (struct kvc_range){ .addr = slot->bounce, .bytes = bytes };
+	rc = submit_one(queue, d);
+	if (!rc)
+		rc = wait_one(queue, &done);
+	if (rc == -ETIMEDOUT) {
+		/* It and its memory stay the plugin's for as long as the process lives. */
+		kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
+		return rc;
+	}
+	if (!rc && op == KVC_OP_READ && done.result > 0)
+		memcpy(buffer, slot->bounce, (size_t)done.result);
+	if (!rc && out)
+		*out = done;
+give_back:
+	kvc_queue_return(queue);
+	return rc ? rc : done.result;
+}
+
+int64_t kvc_root_read(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
+		      uint64_t bytes, struct kvc_completion *out)
+{
+	return run_one(root, KVC_OP_READ, 0, name, offset, buffer, bytes, NULL, out);
+}
+
+int kvc_root_stat(struct kvc_root *root, const char *name, struct kvc_completion *out)
+{
+	return (int)run_one(root, KVC_OP_STAT, 0, name, 0, NULL, 0, NULL, out);
+}
+
+int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2])
+{
+	return (int)run_one(root, KVC_OP_REMOVE, 0, name, 0, NULL, 0, version, NULL);
+}
+
+int64_t kvc_root_read_text(struct kvc_root *root, const char *name, char *buffer, size_t capacity)
+{
+	const uint64_t bytes = kvc_block_align(capacity);
+	uint8_t *block = malloc(bytes);
+	int64_t rc;
+
+	if (!block)
+		return -ENOMEM;
+	rc = kvc_root_read(root, name, 0, block, bytes, NULL);
+	if (rc > (int64_t)capacity)
+		rc = -EFBIG;
+	if (rc > 0)
+		memcpy(buffer, block, (size_t)rc);
+	free(block);
+	return rc;
+}
+
+int kvc_root_write_text(struct kvc_root *root, const char *name, const char *text, bool if_absent)
+{
+	const size_t length = strlen(text);
+	const uint64_t bytes = kvc_block_align(length);
+	char *block = malloc(bytes);
+	int64_t rc;
+
+	if (!block)
+		return -ENOMEM;
+	memset(block, ' ', bytes);
+	memcpy(block, text, length);
+	block[bytes - 1] = '\n';
+	rc = run_one(root, KVC_OP_WRITE, if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0, name, 0, block,
+		     bytes, NULL, NULL);
+	free(block);
+	if (rc < 0)
+		return (int)rc;
+	return rc == (int64_t)bytes ? 0 : -EIO;
+}
+
+/* ---------------------------------------------------------------- identity */
+
+static const char *naming_word(const struct kvc_store *store)
+{
+	return store->settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar";
+}
+
+static int read_identity(struct kvc_root *root, struct kvc_rootid *out)
+{
+	char where[PATH_MAX], *text = malloc(TEXT_BYTES);
+	int64_t bytes;
+	int rc;
+
+	if (!text)
+		return -ENOMEM;
+	(void)snprintf(where, sizeof(where), "%s/%s", root->location, IDENTITY_NAME);
+	bytes = kvc_root_read_text(root, IDENTITY_NAME, text, TEXT_BYTES);
+	rc = bytes < 0 ? (int)bytes : kvc_rootid_parse(text, (size_t)bytes, where, out);
+	if (bytes < 0 && bytes != -ENOENT)
+		rc = kvc_fail((int)bytes, "%s: %s", where, strerror((int)-bytes));
+	free(text);
+	return rc;
+}
+
+/* Makes root.json; when another process was first, its one counts. */
+static int make_identity(struct kvc_root *root, struct kvc_rootid *out)
+{
+	char text[1024];
+	int rc = kvc_rootid_new(out, "files", naming_word(root->store));
+
+	if (rc || root->read_only)
+		return rc;
+	(void)kvc_rootid_render(out, text, sizeof(text));
+	rc = kvc_root_write_text(root, IDENTITY_NAME, text, true);
+	if (rc == -EEXIST)
+		return read_identity(root, out);
+	if (rc && root->store->settings->naming == KVC_NAMING_NIXL) {
+		/* There it is a convenience: routing goes by the order of the roots. */
+		kvc_log(KVC_LOG_DEBUG, "%s/%s: %s", root->location, IDENTITY_NAME, strerror(-rc));
+		return 0;
+	}
+	return rc ? kvc_fail(rc, "%s/%s: %s", root->location, IDENTITY_NAME, strerror(-rc)) : 0;
+}
+
+static int check_identity(struct kvc_root *root)
+{
+	const char *naming = naming_word(root->store);
+	struct kvc_rootid id;
+	int rc = read_identity(root, &id);
+
+	if (rc == -ENOENT)
+		rc = make_identity(root, &id);
+	if (rc)
+		return rc;
+	if (strcmp(id.storage_layout, "files") != 0)
+		return kvc_fail(-EINVAL, "%s: its storage layout is \"%s\": not built",
+				root->location, id.storage_layout);
+	if (strcmp(id.naming, naming) != 0)
+		return kvc_fail(-EINVAL,
+				"%s: it was made with naming = \"%s\", the configuration asks for "
+				"\"%s\"",
+				root->location, id.naming, naming);
+	memcpy(root->uuid, id.uuid, sizeof(root->uuid));
+	memcpy(root->uuid_text, id.uuid_text, sizeof(root->uuid_text));
+	root->writes_refused = id.writes_refused;
+	if (id.writes_refused)
+		kvc_log(KVC_LOG_WARNING,
+			"%s: root.json has a format word that this library does not know: reading "
+			"only",
+			root->location);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- open, close */
+
+enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root)
+{
+	if (root->attributes.flags & KVC_ATTRIBUTE_CANCELLABLE)
+		return KVC_DEADLINE_HARD;
+	if (!(root->attributes.flags & KVC_ATTRIBUTE_LOCAL) ||
+	    atomic_load_explicit(&root->suspect, memory_order_relaxed))
+		return KVC_DEADLINE_STAGED;
+	return KVC_DEADLINE_SOFT;
+}
+
+static int open_handle(struct kvc_root *root)
+{
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	const struct kvc_settings *settings = root->store->settings;
+	const struct kvc_root_params params = {
+		.size = sizeof(params),
+		.location = root->location,
+		.flags = (root->read_only ? KVC_ROOT_READ_ONLY : KVC_ROOT_CREATE) |
+			 (settings->storage_dirs_default ? KVC_ROOT_OWNED : 0),
+	};
+	const char *reason;
+	int rc;
+
+	(void)kvc_backend_reason();
+	rc = ops->root_open(root->backend->handle, &params, &root->handle);
+	if (rc < 0) {
+		reason = kvc_backend_reason();
+		return kvc_fail(rc, "%s", *reason ? reason : strerror(-rc));
+	}
+	root->attributes.size = sizeof(root->attributes);
+	rc = ops->root_query(root->handle, &root->attributes);
+	if (rc < 0) {
+		(void)ops->root_close(root->handle);
+		return kvc_fail(rc, "%s: its properties cannot be read: %s", root->location,
+				strerror(-rc));
+	}
+	if (root->attributes.flags & KVC_ATTRIBUTE_READ_ONLY)
+		root->read_only = true;
+	if (root->attributes.alignment == 0)
+		root->attributes.alignment = 1;
+	if (root->attributes.note[0]) {
+		kvc_log(KVC_LOG_WARNING, "%s: %s", root->location, root->attributes.note);
+		kvc_counters_add(root->store->counters, KVC_COUNTER_FALLBACKS, 1);
+	}
+	return 0;
+}
+
+/* Where own bytes are counted: shared with other processes on local file systems. */
+static int open_usage(struct kvc_root *root)
+{
+	const bool shared = root->attributes.local_path && !root->read_only &&
+			    (root->attributes.flags & KVC_ATTRIBUTE_LOCAL);
+	char path[PATH_MAX];
+	int length;
+
+	if (!shared)
+		return kvc_usage_open(NULL, 0, &root->usage);
+	length = snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER "/usage",
+			  root->attributes.local_path);
+	if (length < 0 || (size_t)length >= sizeof(path))
+		return kvc_usage_open(NULL, 0, &root->usage);
+	return kvc_usage_open(path, root->store->settings->file_mode, &root->usage);
+}
+
+int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
+		  bool read_only, struct kvc_root **out)
+{
+	struct kvc_root *root = calloc(1, sizeof(*root));
+	int64_t reclaimed;
+	int rc = -ENOMEM;
+
+	if (!root)
+		return rc;
+	root->store = store;
+	root->backend = backend;
+	root->read_only = read_only;
+	(void)pthread_mutex_init(&root->queue_lock, NULL);
+	(void)pthread_cond_init(&root->queue_idle, NULL);
+	root->location = strdup(location);
+	if (!root->location)
+		goto free_root;
+	rc = open_handle(root);
+	if (rc)
+		goto free_root;
+	rc = check_identity(root);
+	if (rc)
+		goto close_root;
+	rc = open_usage(root);
+	if (rc) {
+		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
+		goto close_root;
+	}
+	reclaimed = root->read_only ? 0 : backend->module->ops.reclaim(root->handle);
+	if (reclaimed > 0)
+		kvc_counters_add(store->counters, KVC_COUNTER_RECLAIMED, reclaimed);
+	*out = root;
+	return 0;
+
+close_root:
+	(void)kvc_root_close(root);
+	return rc;
+free_root:
+	free(root->location);
+	free(root);
+	return rc;
+}
+
+int kvc_root_close(struct kvc_root *root)
+{
+	const struct kvc_plugin *ops;
+	int rc;
+
+	if (!root)
+		return 0;
+	ops = &root->backend->module->ops;
+	rc = kvc_stage_close(root->stage, kvc_now_ns() + UINT64_C(1000000000));
+	if (rc)
+		return rc;
+	root->stage = NULL;
+	while (root->idle) {
+		struct kvc_queue *queue = root->idle;
+		struct kvc_queue *next = queue->next;
+
+		rc = kvc_queue_destroy(queue);
+		if (rc)
+			return rc;
+		root->idle = next;
+		root->queue_count--;
+	}
+	if (root->queue_count > 0)
+		return -EBUSY;
+	rc = ops->root_close(root->handle);
+	if (rc)
+		return rc;
+	kvc_usage_close(root->usage);
+	(void)pthread_cond_destroy(&root->queue_idle);
+	(void)pthread_mutex_destroy(&root->queue_lock);
+	free(root->location);
+	free(root);
+	return 0;
+}
+
+void kvc_root_warn(struct kvc_root *root, enum kvc_root_warning kind, const char *what, int error)
+{
+	uint32_t dropped;
+
+	if (!kvc_log_allowed(&root->warnings[kind], 1, &dropped))
+		return;
+	if (dropped)
+		kvc_log(KVC_LOG_WARNING, "%s: %s: %s (and %u more like it)", root->location, what,
+			strerror(error), dropped);
+	else
+		kvc_log(KVC_LOG_WARNING, "%s: %s: %s", root->location, what, strerror(error));
+}

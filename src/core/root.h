@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A root: one storage directory (bucket, device) of an open store, with its identity, what it can
+ * do, its queues, its marks and its deadline kind. Readers: core/xfer.c, core/store.c, core/walk.c.
+ */
+#ifndef KVC_CORE_ROOT_H
+#define KVC_CORE_ROOT_H
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "core/log.h"
+#include "core/mark.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct kvc_queue;
+struct kvc_stage;
+struct kvc_store;
+struct kvc_usage_map;
+
+/* What a deadline can do to I/O in flight (docs/data-path.md). */
+enum kvc_deadline_kind {
+	KVC_DEADLINE_HARD,   /* cancelled at the deadline */
+	KVC_DEADLINE_SOFT,   /* nothing new after it; what is in flight is waited for */
+	KVC_DEADLINE_STAGED, /* runs in memory of the library and is abandoned at the deadline */
+};
+
+enum kvc_root_warning {
+	KVC_WARN_DENIED_READ,
+	KVC_WARN_DENIED_WRITE,
+	KVC_WARN_READ_ONLY,
+	KVC_WARN_FULL,
+	KVC_WARN_IO,
+	KVC_WARN_CORRUPT,
+	KVC_WARN_BOUNCE,
+	KVC_WARN_COUNT,
+};
+
+struct kvc_root {
+	struct kvc_store *store;
+	struct kvc_backend *backend;
+	struct kvc_plugin_root *handle;
+	struct kvc_attributes attributes;
+	char *location;
+	uint8_t uuid[16];
+	char uuid_text[37];
+	bool read_only;
+	bool writes_refused; /* an unknown ro_compat word in root.json */
+	atomic_bool suspect; /* stalled once: staged from then on */
+
+	struct kvc_marks marks;
+	struct kvc_usage_map *usage;
+	struct kvc_log_limit warnings[KVC_WARN_COUNT];
+
+	/* Idle queues, newest first; their number in all is bounded. */
+	pthread_mutex_t queue_lock;
+	pthread_cond_t queue_idle;
+	struct kvc_queue *idle;
+	uint32_t queue_count;
+
+	struct kvc_stage *stage; /* made at the first staged transfer; under queue_lock */
+};
+
+/* Opens the root at location, checks or makes its identity. The text of a failure names it. */
+int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
+		  bool read_only, struct kvc_root **out);
+
+/* Closes queues and the root. -EBUSY: I/O is stuck in it; then everything of it stays as it is. */
+int kvc_root_close(struct kvc_root *root);
+
+enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
+
+/* Whole small objects of housekeeping (root.json, namespace.json), in the calling thread.
+ * read: the bytes, at most `capacity`; write: -EEXIST when if_absent and it is there. The content
+ * is padded with spaces to whole blocks. */
+int64_t kvc_root_read_text(struct kvc_root *root, const char *name, char *buffer, size_t capacity);
+int kvc_root_write_text(struct kvc_root *root, const char *name, const char *text, bool if_absent);
+
+/* Reads [offset, offset + bytes) of an object; both multiples of a block. The completion's size. */
+int64_t kvc_root_read(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
+		      uint64_t bytes, struct kvc_completion *out);
+int kvc_root_stat(struct kvc_root *root, const char *name, struct kvc_completion *out);
+int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2]);
+
+/* Logs once per 10 s and root what kind of thing goes wrong. */
+void kvc_root_warn(struct kvc_root *root, enum kvc_root_warning kind, const char *what, int error);
+
+#endif

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/store.h"
+
+#include "core/clock.h"
+#include "core/describe.h"
+#include "core/log.h"
+#include "core/route.h"
+#include "core/selftest.h"
+#include "core/stats.h"
+#include "core/text.h"
+#include "core/trailer.h"
+#include "core/usage.h"
+#include "core/workers.h"
+#include "core/xfer.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HOUSEKEEPING_S 10
+#define CLOSE_NS       UINT64_C(1000000000)
+
+struct kvc_root *kvc_store_route(const struct kvc_store *store, uint64_t hash)
+{
+	if (store->root_count == 1)
+		return store->roots[0];
+	if (store->settings->naming == KVC_NAMING_NIXL)
+		return store->roots[kvc_route_nixl(store->root_count, hash)];
+	return store->roots[kvc_route_rendezvous(store->uuids, store->root_count, hash)];
+}
+
+void kvc_store_enter(struct kvc_store *store)
+{
+	atomic_fetch_add_explicit(&store->active, 1, memory_order_acquire);
+}
+
+void kvc_store_leave(struct kvc_store *store)
+{
+	atomic_fetch_sub_explicit(&store->active, 1, memory_order_release);
+}
+
+/* ---------------------------------------------------------------- counters */
+
+/* The counters of a page that other processes can read, under the first root that has a folder. */
+static int move_counters(struct kvc_store *store)
+{
+	struct kvc_counters *early = store->counters;
+	struct kvc_stats stats = { .size = sizeof(stats) };
+	const uint64_t *values = &stats.overruns;
+	char path[PATH_MAX];
+	const char *folder = NULL;
+	int rc;
+
+	for (size_t r = 0; r < store->root_count && !folder; r++)
+		if (!store->roots[r]->read_only)
+			folder = store->roots[r]->attributes.local_path;
+	if (!folder)
+		return 0;
+	(void)snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER, folder);
+	rc = kvc_counters_read(early, &stats);
+	if (!rc)
+		rc = kvc_counters_open(path, store->settings->file_mode, &store->counters);
+	if (rc)
+		return rc;
+	for (int i = 0; i < KVC_COUNTER_COUNT; i++)
+		kvc_counters_add(store->counters, (enum kvc_counter)i, (int64_t)values[i]);
+	kvc_counters_close(early);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- opening a candidate */
+
+static int close_roots(struct kvc_store *store)
+{
+	int rc = 0;
+
+	while (store->root_count > 0 && !rc) {
+		rc = kvc_root_close(store->roots[store->root_count - 1]);
+		store->root_count -= rc == 0;
+	}
+	return rc;
+}
+
+static int add_root(struct kvc_store *store, const char *location)
+{
+	struct kvc_root *root;
+	int rc;
+
+	if (store->root_count >= KVC_ROOTS_MAX)
+		return kvc_fail(-EINVAL, "storage_dirs: more than %u roots", KVC_ROOTS_MAX);
+	rc = kvc_root_open(store, store->backend, location, store->read_only, &root);
+	if (rc)
+		return rc;
+	store->roots[store->root_count] = root;
+	memcpy(store->uuids[store->root_count], root->uuid, sizeof(root->uuid));
+	store->root_count++;
+	for (size_t r = 0; r + 1 < store->root_count; r++)
+		if (memcmp(store->uuids[r], root->uuid, sizeof(root->uuid)) == 0)
+			return kvc_fail(
+				-EINVAL,
+				"%s and %s have the same identity (uuid %s): one is a copy of "
+				"the other; remove its .kvcellar/root.json",
+				store->roots[r]->location, location, root->uuid_text);
+	return 0;
+}
+
+static int open_roots(struct kvc_store *store)
+{
+	const struct kvc_settings *settings = store->settings;
+	int rc = 0;
+
+	if (store->backend->module->ops.flags & KVC_PLUGIN_LOCATES)
+		return add_root(store, "");
+	for (size_t i = 0; i < settings->storage_dir_count && !rc; i++)
+		rc = add_root(store, settings->storage_dirs[i]);
+	return rc;
+}
+
+/* How far a candidate got: the errno of the one that got farthest is the caller's. */
+enum progress {
+	GOT_CONFIGURATION,
+	GOT_LIBRARY,
+	GOT_BACKEND,
+	GOT_ROOTS,
+};
+
+static int try_candidate(struct kvc_store *store, const struct kvc_candidate *candidate,
+			 uint32_t flags, enum progress *out_progress)
+{
+	int rc;
+
+	*out_progress = GOT_CONFIGURATION;
+	rc = kvc_backend_open(store->settings, candidate, kvc_xfer_fill, &store->backend);
+	if (rc) {
+		*out_progress = candidate->valid && rc != -ENOENT ? GOT_LIBRARY : GOT_CONFIGURATION;
+		return rc == -ENOENT ? -ENODEV : rc;
+	}
+	*out_progress = GOT_BACKEND;
+	rc = open_roots(store);
+	if (!rc && !store->read_only && !(flags & KVC_OPEN_NO_SELFTEST)) {
+		*out_progress = GOT_ROOTS;
+		rc = kvc_selftest_roots(store);
+	}
+	if (!rc)
+		return 0;
+	if (close_roots(store) == 0) {
+		(void)kvc_backend_close(store->backend);
+		store->backend = NULL;
+	}
+	return rc;
+}
+
+/* Appends "plugin: reason" to the list of those passed over. */
+static int pass_over(struct kvc_store *store, const char *plugin, const char *reason)
+{
+	char *text = NULL;
+
+	if (asprintf(&text, "%s%s%s: %s", store->passed_over ? store->passed_over : "",
+		     store->passed_over ? "\n" : "", plugin, reason) < 0)
+		return -ENOMEM;
+	free(store->passed_over);
+	store->passed_over = text;
+	return 0;
+}
+
+static int choose(struct kvc_store *store, uint32_t flags)
+{
+	const struct kvc_settings *settings = store->settings;
+	enum progress best = GOT_CONFIGURATION;
+	char *one_line;
+	int best_rc = -ENODEV;
+
+	for (size_t i = 0; i < settings->candidate_count; i++) {
+		const struct kvc_candidate *candidate = &settings->candidates[i];
+		enum progress progress;
+		int rc = try_candidate(store, candidate, flags, &progress);
+
+		if (rc == 0)
+			return 0;
+		if (store->backend)
+			return rc;
+		if (progress > best) {
+			best = progress;
+			best_rc = rc;
+		}
+		rc = pass_over(store, candidate->plugin, kvc_last_error());
+		if (rc)
+			return rc;
+		/* The user named them: not being able to take one is worth a line. */
+		if (settings->selection != KVC_SELECTION_AUTO && i + 1 < settings->candidate_count)
+			kvc_log(KVC_LOG_WARNING, "plugin %s is passed over: %s", candidate->plugin,
+				kvc_last_error());
+	}
+	one_line = store->passed_over ? strdup(store->passed_over) : strdup("none is configured");
+	if (!one_line)
+		return -ENOMEM;
+	for (char *at = one_line; *at; at++)
+		if (*at == '\n')
+			*at = ';';
+	best_rc = kvc_fail(best_rc, "no usable plugin: %s", one_line);
+	free(one_line);
+	return best_rc;
+}
+
+/* ---------------------------------------------------------------- housekeeping */
+
+static void write_metrics(struct kvc_store *store)
+{
+	const char *path = store->settings->metrics_file;
+	int length = kvc_metrics_text(store, NULL, 0);
+	char *text;
+	int rc;
+
+	if (length < 0)
+		return;
+	/* Counters grow while they are printed: some digits of room. */
+	length += 4096;
+	text = malloc((size_t)length);
+	if (!text)
+		return;
+	rc = kvc_metrics_text(store, text, (size_t)length);
+	if (rc >= 0 && rc < length)
+		rc = kvc_metrics_write(path, text, (size_t)rc);
+	if (rc < 0)
+		kvc_log(KVC_LOG_DEBUG, "metrics_file %s: %s", path, strerror(-rc));
+	free(text);
+}
+
+static void reclaim(struct kvc_store *store)
+{
+	for (size_t r = 0; r < store->root_count; r++) {
+		struct kvc_root *root = store->roots[r];
+		int64_t count;
+
+		if (root->read_only || kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED)
+			continue;
+		count = store->backend->module->ops.reclaim(root->handle);
+		if (count > 0)
+			kvc_counters_add(store->counters, KVC_COUNTER_RECLAIMED, count);
+	}
+}
+
+static void *housekeeper(void *context)
+{
+	struct kvc_store *store = context;
+	unsigned round = 0;
+
+	pthread_mutex_lock(&store->house_lock);
+	while (!store->stop) {
+		const struct timespec until =
+			kvc_timespec(kvc_now_ns() + HOUSEKEEPING_S * UINT64_C(1000000000));
+
+		(void)pthread_cond_clockwait(&store->house_wake, &store->house_lock,
+					     CLOCK_MONOTONIC, &until);
+		if (store->stop)
+			break;
+		pthread_mutex_unlock(&store->house_lock);
+		kvc_counters_check(store->counters);
+		for (size_t r = 0; r < store->root_count; r++)
+			(void)kvc_usage_check(store->roots[r]->usage);
+		if (*store->settings->metrics_file)
+			write_metrics(store);
+		if (++round % 6 == 0)
+			reclaim(store);
+		pthread_mutex_lock(&store->house_lock);
+	}
+	pthread_mutex_unlock(&store->house_lock);
+	return NULL;
+}
+
+static void start_housekeeper(struct kvc_store *store)
+{
+	sigset_t all, former;
+	int rc;
+
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
+	rc = pthread_create(&store->housekeeper, NULL, housekeeper, store);
+	(void)pthread_sigmask(SIG_SETMASK, &former, NULL);
+	store->housekeeper_runs = rc == 0;
+	if (rc)
+		kvc_log(KVC_LOG_WARNING, "no housekeeping thread: %s", strerror(rc));
+}
+
+static void stop_housekeeper(struct kvc_store *store)
+{
+	if (!store->housekeeper_runs)
+		return;
+	pthread_mutex_lock(&store->house_lock);
+	store->stop = true;
+	pthread_cond_signal(&store->house_wake);
+	pthread_mutex_unlock(&store->house_lock);
+	(void)pthread_join(store->housekeeper, NULL);
+	store->housekeeper_runs = false;
+	if (*store->settings->metrics_file)
+		write_metrics(store);
+}
+
+/* ---------------------------------------------------------------- public */
+
+static struct kvc_store *store_new(struct kvc_settings *settings, uint32_t flags)
+{
+	static const int kinds[] = {
+		[KVC_CHECKSUM_MODE_FULL] = KVC_CHECKSUM_FULL,
+		[KVC_CHECKSUM_MODE_SECTOR] = KVC_CHECKSUM_SECTOR,
+		[KVC_CHECKSUM_MODE_NONE] = KVC_CHECKSUM_NONE,
+	};
+	struct kvc_store *store = calloc(1, sizeof(*store));
+
+	if (!store)
+		return NULL;
+	store->settings = settings;
+	store->read_only = flags & KVC_OPEN_READ_ONLY;
+	store->checksum_kind = kinds[settings->checksum];
+	(void)pthread_mutex_init(&store->region_lock, NULL);
+	(void)pthread_mutex_init(&store->worker_lock, NULL);
+	(void)pthread_mutex_init(&store->house_lock, NULL);
+	(void)pthread_cond_init(&store->house_wake, NULL);
+	return store;
+}
+
+static void store_free(struct kvc_store *store)
+{
+	(void)pthread_cond_destroy(&store->house_wake);
+	(void)pthread_mutex_destroy(&store->house_lock);
+	(void)pthread_mutex_destroy(&store->worker_lock);
+	(void)pthread_mutex_destroy(&store->region_lock);
+	free(store->regions);
+	free(store->passed_over);
+	kvc_counters_close(store->counters);
+	kvc_settings_free(store->settings);
+	free(store);
+}
+
+static void log_warnings(const struct kvc_settings *settings)
+{
+	for (size_t i = 0; i < settings->warning_count; i++)
+		kvc_log(KVC_LOG_WARNING, "%s", settings->warnings[i]);
+	if (settings->l3_cleaner_enabled)
+		kvc_log(KVC_LOG_WARNING,
+			"l3_cleaner_enabled = true: this version has no cleaner yet, nothing is "
+			"removed when a disk fills up");
+}
+
+int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,
+		   struct kvc_store **out)
+{
+	const uint32_t flags = params ? params->flags : 0;
+	struct kvc_settings *settings;
+	struct kvc_store *store;
+	int rc;
+
+	if (!out || (params && params->size < sizeof(*params)))
+		return kvc_fail(-EINVAL, "kvc_store_open: out is NULL, or params->size is not set");
+	rc = kvc_config_resolve(config, &settings);
+	if (rc)
+		return rc;
+	store = store_new(settings, flags);
+	if (!store) {
+		kvc_settings_free(settings);
+		return -ENOMEM;
+	}
+	rc = kvc_counters_open(NULL, 0, &store->counters);
+	if (rc)
+		goto free_store;
+	log_warnings(settings);
+	rc = choose(store, flags);
+	if (rc)
+		goto free_store;
+	rc = move_counters(store);
+	if (rc)
+		goto close_backend;
+	start_housekeeper(store);
+	*out = store;
+	return 0;
+
+close_backend:
+	if (close_roots(store) == 0)
+		(void)kvc_backend_close(store->backend);
+free_store:
+	/* Stuck I/O of a root still refers to the store. */
+	if (store->root_count == 0)
+		store_free(store);
+	return rc;
+}
+
+int kvc_store_close(struct kvc_store *store)
+{
+	const uint64_t deadline_ns = kvc_now_ns() + CLOSE_NS;
+	int rc;
+
+	if (!store)
+		return 0;
+	if (atomic_load(&store->children) > 0)
+		return kvc_fail(-EBUSY, "%u namespaces or memory regions are still open",
+				atomic_load(&store->children));
+	while (atomic_load_explicit(&store->active, memory_order_acquire) > 0) {
+		const struct timespec pause = kvc_timespec(1000000);
+
+		if (kvc_now_ns() > deadline_ns)
+			return kvc_fail(-EBUSY, "a call is still at work on the store");
+		(void)nanosleep(&pause, NULL);
+	}
+	kvc_workers_free(store->workers);
+	store->workers = NULL;
+	if (store->connector_close)
+		store->connector_close(store->connector);
+	store->connector_close = NULL;
+	stop_housekeeper(store);
+	rc = close_roots(store);
+	if (rc == 0)
+		rc = kvc_backend_close(store->backend);
+	if (rc) {
+		/* Storage that never answers: what it may still write to stays until the end of
+		 * the process. None of it is the caller's. */
+		kvc_log(KVC_LOG_WARNING, "%s: I/O is stuck in it; its queues are left as they are",
+			store->root_count ? store->roots[store->root_count - 1]->location :
+					    "plugin");
+		return 0;
+	}
+	store_free(store);
+	return 0;
+}
+
+int kvc_store_selftest(struct kvc_store *store)
+{
+	int rc;
+
+	if (!store)
+		return kvc_fail(-EINVAL, "kvc_store_selftest: store is NULL");
+	kvc_store_enter(store);
+	rc = store->read_only ? kvc_fail(-EROFS, "a self-test writes: the store is read-only") :
+				kvc_selftest_roots(store);
+	kvc_store_leave(store);
+	return rc;
+}
+
+int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out)
+{
+	if (!store || !out)
+		return kvc_fail(-EINVAL, "kvc_store_stats: an argument is NULL");
+	return kvc_counters_read(store->counters, out);
+}

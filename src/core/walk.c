@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/walk.h"
+
+#include "core/checksum.h"
+#include "core/format.h"
+#include "core/stats.h"
+#include "core/store.h"
+#include "core/trailer.h"
+#include "core/usage.h"
+#include "core/xfer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMESPACE_TEXT "namespace.json"
+#define READ_BYTES     (UINT64_C(4) << 20)
+
+/* ---------------------------------------------------------------- walking */
+
+struct walk {
+	struct kvc_root *root;
+	bool nixl;
+	kvc_walk_fn fn;
+	void *context;
+};
+
+/* The parts of a path, by the naming; false: no object of ours. */
+static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const char *path)
+{
+	const bool hashed = walk->root->attributes.flags & KVC_ATTRIBUTE_FOLDERS;
+	const char *at = path;
+
+	to->folder[0] = '\0';
+	if (!walk->nixl) {
+		const char *slash = strchr(at, '/');
+		const size_t length = slash ? (size_t)(slash - at) : 0;
+
+		if (length == 0 || length >= sizeof(to->folder))
+			return false;
+		memcpy(to->folder, at, length);
+		to->folder[length] = '\0';
+		at = slash + 1;
+	}
+	if (hashed) {
+		if (strlen(at) < 4 || at[2] != '/')
+			return false;
+		at += 3;
+	}
+	if (!*at || strchr(at, '/') || (!walk->nixl && strcmp(at, NAMESPACE_TEXT) == 0))
+		return false;
+	to->name = at;
+	return strcmp(to->folder, KVC_HOUSEKEEPING_FOLDER) != 0;
+}
+
+static int walk_entry(void *context, const struct kvc_list_entry *entry)
+{
+	const struct walk *walk = context;
+	struct kvc_walk_entry to = { .root = walk->root, .entry = entry };
+
+	if (strncmp(entry->name, KVC_HOUSEKEEPING_FOLDER "/",
+		    strlen(KVC_HOUSEKEEPING_FOLDER) + 1) == 0 ||
+	    !take_apart(walk, &to, entry->name))
+		return 0;
+	return walk->fn(walk->context, &to);
+}
+
+int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context)
+{
+	struct walk walk = {
+		.root = root,
+		.nixl = root->store->settings->naming == KVC_NAMING_NIXL,
+		.fn = fn,
+		.context = context,
+	};
+	char prefix[96] = "";
+	int rc;
+
+	if (id && !walk.nixl)
+		(void)snprintf(prefix, sizeof(prefix), "%s/", id);
+	rc = root->backend->module->ops.list(root->handle, prefix, walk_entry, &walk);
+	if (rc == -ENOTSUP)
+		return kvc_fail(rc, "plugin %s cannot list what it stores",
+				root->backend->module->ops.name);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- recount */
+
+struct recount {
+	struct kvc_usage_count *counts;
+	size_t count;
+	size_t room;
+};
+
+/* The namespace's hash is the end of its id. */
+static uint64_t folder_hash(const char *folder)
+{
+	const size_t length = strlen(folder);
+
+	return length >= 16 ? strtoull(folder + length - 16, NULL, 16) : 0;
+}
+
+static int recount_entry(void *context, const struct kvc_walk_entry *entry)
+{
+	struct recount *recount = context;
+	const uint64_t hash = folder_hash(entry->folder);
+	size_t i = recount->count;
+
+	/* Objects of a namespace come together: the last one is looked at first. */
+	while (i > 0 && recount->counts[i - 1].ns_hash != hash)
+		i--;
+	if (i == 0) {
+		if (recount->count == recount->room) {
+			const size_t room = recount->room ? 2 * recount->room : 16;
+			struct kvc_usage_count *more =
+				realloc(recount->counts, room * sizeof(*more));
+
+			if (!more)
+				return -ENOMEM;
+			recount->counts = more;
+			recount->room = room;
+		}
+		recount->counts[recount->count] = (struct kvc_usage_count){ .ns_hash = hash };
+		i = ++recount->count;
+	}
+	recount->counts[i - 1].bytes += entry->entry->object_bytes;
+	recount->counts[i - 1].objects++;
+	return 0;
+}
+
+int kvc_walk_recount(struct kvc_root *root)
+{
+	struct recount recount = { .counts = NULL };
+	uint64_t drift;
+	int rc = kvc_walk_root(root, NULL, recount_entry, &recount);
+
+	if (rc == 0) {
+		drift = kvc_usage_recount(root->usage, recount.counts, recount.count);
+		kvc_counters_add(root->store->counters, KVC_COUNTER_USAGE_DRIFT, (int64_t)drift);
+	}
+	free(recount.counts);
+	return rc == -ENOTSUP ? 0 : rc;
+}
+
+/* ---------------------------------------------------------------- one object, whatever it is */
+
+/* The shape that a trailer tells, so that the checksum code serves it. */
+static void shape_of(const struct kvc_trailer *trailer, struct kvc_shape *out)
+{
+	uint64_t offset = 0;
+
+	memset(out, 0, sizeof(*out));
+	out->part_count = trailer->part_count;
+	out->payload_bytes = trailer->payload_bytes;
+	out->stored_bytes = trailer->stored_bytes;
+	for (uint32_t p = 0; p < trailer->part_count; p++) {
+		out->parts[p].bytes = trailer->part_bytes[p];
+		out->parts[p].stored_offset = offset;
+		offset += kvc_block_align(trailer->part_bytes[p]);
+	}
+}
+
+static int read_trailer(struct kvc_root *root, const char *path, uint64_t object_bytes,
+			uint8_t *block, struct kvc_trailer *out, struct kvc_completion *completion)
+{
+	int64_t rc;
+
+	if (object_bytes < KVC_TRAILER_BYTES || object_bytes % KVC_BLOCK_BYTES)
+		return -ENOMSG;
+	rc = kvc_root_read(root, path, object_bytes - KVC_TRAILER_BYTES, block, KVC_TRAILER_BYTES,
+			   completion);
+	if (rc < 0)
+		return (int)rc;
+	if (rc < (int64_t)KVC_TRAILER_BYTES)
+		return -ENOMSG;
+	return kvc_trailer_decode(block, out);
+}
+
+/* Reads and checks the payload against the trailer. 0, -EBADMSG, or the read's errno. */
+static int check_payload(struct kvc_root *root, const char *path, const struct kvc_trailer *trailer)
+{
+	const uint64_t bytes = trailer->stored_bytes - KVC_TRAILER_BYTES;
+	struct kvc_shape *shape;
+	uint8_t *image;
+	int64_t rc = 0;
+
+	if (trailer->checksum_kind == KVC_CHECKSUM_NONE ||
+	    trailer->checksum_kind == KVC_CHECKSUM_CALLER || bytes == 0)
+		return 0;
+	shape = malloc(sizeof(*shape));
+	image = malloc(bytes);
+	if (!shape || !image) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	for (uint64_t at = 0; at < bytes && rc >= 0;) {
+		const uint64_t step = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
+
+		rc = kvc_root_read(root, path, at, image + at, step, NULL);
+		if (rc >= 0 && (uint64_t)rc < step)
+			rc = -EBADMSG;
+		at += step;
+	}
+	if (rc < 0)
+		goto out;
+	shape_of(trailer, shape);
+	rc = kvc_checksum_image(trailer->checksum_kind, trailer->g ^ trailer->v, shape, image) ==
+			     trailer->checksum ?
+		     0 :
+		     -EBADMSG;
+out:
+	free(image);
+	free(shape);
+	return (int)rc;
+}
+
+/* A trailer that says of itself what its path says. */
+static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trailer *trailer,
+		       bool nixl)
+{
+	const size_t length = strlen(entry->name);
+
+	if (trailer->stored_bytes != entry->entry->object_bytes)
+		return false;
+	if (!nixl && trailer->ns_hash != folder_hash(entry->folder))
+		return false;
+	/* A hashed name stands for the long one in the trailer. */
+	if (!trailer->name || strncmp(entry->name, "%h-", 3) == 0)
+		return true;
+	return trailer->name_bytes == length && memcmp(trailer->name, entry->name, length) == 0;
+}
+
+static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64_t version[2])
+{
+	const struct kvc_settings *settings = entry->root->store->settings;
+	const bool nixl = settings->naming == KVC_NAMING_NIXL;
+	const char *path = entry->entry->name;
+	struct kvc_completion completion = { .result = 0 };
+	struct kvc_trailer trailer;
+	uint8_t *block = malloc(KVC_TRAILER_BYTES);
+	struct kvc_result result;
+	int rc;
+
+	if (!block)
+		return kvc_result_of_errno(ENOMEM);
+	rc = read_trailer(entry->root, path, entry->entry->object_bytes, block, &trailer,
+			  &completion);
+	version[0] = completion.version[0];
+	version[1] = completion.version[1];
+	if (rc == -ENOMSG)
+		result = settings->verify == KVC_VERIFY_IF_PRESENT && nixl ?
+				 kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+				 kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0);
+	else if (rc == -EPROTONOSUPPORT)
+		result = kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	else if (rc == -EBADMSG)
+		result = kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
+	else if (rc)
+		result = kvc_result_of_errno(-rc);
+	else if (!is_at_home(entry, &trailer, nixl))
+		result = kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
+	else {
+		rc = check_payload(entry->root, path, &trailer);
+		result = rc == 0	? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+			 rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0) :
+					  kvc_result_of_errno(-rc);
+	}
+	free(block);
+	return result;
+}
+
+/* ---------------------------------------------------------------- public */
+
+struct info_walk {
+	struct kvc_store *store;
+	const char *id;
+	bool (*belongs)(const char *name, size_t bytes, const char *model);
+	kvc_object_fn list_fn;
+	kvc_verify_fn verify_fn;
+	void *context;
+	struct kvc_clear_report *clear;
+	bool dry_run;
+	bool remove;
+	uint64_t done;
+	uint64_t total;
+};
+
+static void info_of(const struct kvc_walk_entry *entry, struct kvc_object_info *out)
+{
+	*out = (struct kvc_object_info){
+		.size = sizeof(*out),
+		.ns_id = entry->folder,
+		.name = entry->name,
+		.root_path = entry->root->location,
+		.path = entry->entry->name,
+		.stored_bytes = entry->entry->object_bytes,
+		.allocated_bytes = entry->entry->allocated_bytes,
+		.modified_ns = entry->entry->modified_ns,
+	};
+}
+
+static int walk_all(struct kvc_store *store, const char *id, kvc_walk_fn fn, void *context)
+{
+	int rc = 0;
+
+	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count && !rc; r++)
+		rc = kvc_walk_root(store->roots[r], id, fn, context);
+	kvc_store_leave(store);
+	return rc;
+}
+
+static int list_entry(void *context, const struct kvc_walk_entry *entry)
+{
+	const struct info_walk *walk = context;
+	struct kvc_object_info info;
+
+	info_of(entry, &info);
+	return walk->list_fn(walk->context, &info);
+}
+
+int kvc_walk_list(struct kvc_store *store, const char *id, kvc_object_fn fn, void *context)
+{
+	struct info_walk walk = { .store = store, .list_fn = fn, .context = context };
+
+	return walk_all(store, id, list_entry, &walk);
+}
+
+static int count_entry(void *context, const struct kvc_walk_entry *entry)
+{
+	struct info_walk *walk = context;
+
+	(void)entry;
+	walk->total++;
+	return 0;
+}
+
+static int verify_one(void *context, const struct kvc_walk_entry *entry)
+{
+	struct info_walk *walk = context;
+	struct kvc_root *root = entry->root;
+	struct kvc_object_info info;
+	struct kvc_result result;
+	uint64_t version[2] = { 0, 0 };
+
+	result = verify_entry(entry, version);
+	if (walk->remove && result.status == KVC_CORRUPT && !root->read_only &&
+	    (version[0] || version[1]) && kvc_root_remove(root, entry->entry->name, version) == 0) {
+		kvc_usage_add(root->usage, folder_hash(entry->folder),
+			      -(int64_t)entry->entry->object_bytes, -1);
+		kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
+	}
+	info_of(entry, &info);
+	walk->done++;
+	return walk->verify_fn(walk->context, &info, &result, walk->done,
+			       walk->total > walk->done ? walk->total : walk->done);
+}
+
+int kvc_store_verify(struct kvc_store *store, const char *id, int remove, kvc_verify_fn fn,
+		     void *context)
+{
+	struct info_walk walk = {
+		.store = store, .verify_fn = fn, .context = context, .remove = remove
+	};
+	int rc;
+
+	if (!store || !fn)
+		return kvc_fail(-EINVAL, "kvc_store_verify: an argument is NULL");
+	rc = walk_all(store, id, count_entry, &walk);
+	return rc ? rc : walk_all(store, id, verify_one, &walk);
+}
+
+int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *path,
+		    struct kvc_object_detail *out)
+{
+	static const char *const kinds[] = { "none", "full", "sector", "caller" };
+	struct kvc_completion found;
+	struct kvc_trailer trailer;
+	struct kvc_root *root = NULL;
+	uint8_t *block;
+	int rc;
+
+	if (!store || !root_path || !path || !out || out->size < sizeof(*out))
+		return kvc_fail(-EINVAL, "kvc_object_stat: an argument is NULL or has no size");
+	for (size_t r = 0; r < store->root_count; r++)
+		if (strcmp(store->roots[r]->location, root_path) == 0)
+			root = store->roots[r];
+	if (!root)
+		return kvc_fail(-ENOENT, "%s is no root of this store", root_path);
+	block = malloc(KVC_TRAILER_BYTES);
+	if (!block)
+		return -ENOMEM;
+	kvc_store_enter(store);
+	rc = kvc_root_stat(root, path, &found);
+	if (rc == 0)
+		rc = read_trailer(root, path, found.object_bytes, block, &trailer, NULL);
+	kvc_store_leave(store);
+	if (rc == -ENOMSG || rc == -EBADMSG)
+		rc = kvc_fail(-EBADMSG, "%s/%s: %s", root_path, path,
+			      rc == -ENOMSG ? "no trailer" : "its trailer is damaged");
+	else if (rc < 0)
+		rc = kvc_fail(rc, "%s/%s: %s", root_path, path, strerror(-rc));
+	if (rc)
+		goto out;
+	memset((char *)out + sizeof(out->size), 0, sizeof(*out) - sizeof(out->size));
+	out->stored_bytes = found.object_bytes;
+	out->payload_bytes = trailer.payload_bytes;
+	out->group_hash = trailer.g;
+	out->object_hash = trailer.v;
+	out->parent_hash = trailer.parent_g;
+	out->checksum = trailer.checksum;
+	out->created_ns = trailer.created_ns;
+	out->part_count = trailer.part_count;
+	out->depth = trailer.depth;
+	out->format_major = trailer.major;
+	out->format_minor = trailer.minor;
+	memcpy(out->part_bytes, trailer.part_bytes, sizeof(out->part_bytes));
+	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
+		       trailer.checksum_kind < 4 ? kinds[trailer.checksum_kind] : "?");
+	(void)snprintf(out->writer, sizeof(out->writer), "%.*s", (int)sizeof(out->writer) - 1,
+		       trailer.writer);
+	if (trailer.name)
+		(void)snprintf(out->name, sizeof(out->name), "%.*s", (int)trailer.name_bytes,
+			       trailer.name);
+out:
+	free(block);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- clear */
+
+static int clear_entry(void *context, const struct kvc_walk_entry *entry)
+{
+	struct info_walk *walk = context;
+	struct kvc_root *root = entry->root;
+
+	if (walk->belongs && !walk->belongs(entry->name, strlen(entry->name), walk->id))
+		return 0;
+	if (!walk->dry_run) {
+		const int rc = kvc_root_remove(root, entry->entry->name, NULL);
+
+		if (rc == -ENOENT)
+			return 0;
+		if (rc) {
+			walk->clear->failed++;
+			(void)kvc_fail(rc, "%s/%s: %s", root->location, entry->entry->name,
+				       strerror(-rc));
+			return 0;
+		}
+		kvc_usage_add(root->usage, folder_hash(entry->folder),
+			      -(int64_t)entry->entry->object_bytes, -1);
+	}
+	walk->clear->objects++;
+	walk->clear->bytes += entry->entry->object_bytes;
+	return 0;
+}
+
+int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
+		   bool (*belongs)(const char *name, size_t bytes, const char *model),
+		   struct kvc_clear_report *out)
+{
+	struct kvc_clear_report report = { .size = sizeof(report) };
+	struct info_walk walk = {
+		.store = store, .id = id, .belongs = belongs, .clear = &report, .dry_run = dry_run
+	};
+	const int rc = walk_all(store, id, clear_entry, &walk);
+
+	if (rc)
+		return rc;
+	*out = report;
+	return 0;
+}

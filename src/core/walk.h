@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks over stored objects: list, verify, clear, recount, and the trailer of one object. None of
+ * it is on the data path. Readers: core/describe.c, connector/object.c.
+ */
+#ifndef KVC_CORE_WALK_H
+#define KVC_CORE_WALK_H
+
+#include "core/root.h"
+
+#include <kvcellar/kvcellar.h>
+
+/* An object's path taken apart: "<folder>/<hash folder>/<name>" or what the root has of it. */
+struct kvc_walk_entry {
+	struct kvc_root *root;
+	const struct kvc_list_entry *entry;
+	char folder[80]; /* namespace id, or "" in nixl naming */
+	const char *name;
+};
+typedef int (*kvc_walk_fn)(void *context, const struct kvc_walk_entry *entry);
+
+/* Each object of namespace `id` (NULL: all) of one root; housekeeping is left out. */
+int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context);
+
+/* kvc_object_list() without the connector's part; belongs: in nixl naming, whether a file name is of
+ * the model `id`, else NULL. */
+int kvc_walk_list(struct kvc_store *store, const char *id, kvc_object_fn fn, void *context);
+int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
+		   bool (*belongs)(const char *name, size_t bytes, const char *model),
+		   struct kvc_clear_report *out);
+
+/* Corrects the usage counters by what is there. */
+int kvc_walk_recount(struct kvc_root *root);
+
+#endif

@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/xfer.h"
+
+#include "core/checksum.h"
+#include "core/clock.h"
+#include "core/format.h"
+#include "core/queue.h"
+#include "core/ranges.h"
+#include "core/stage.h"
+#include "core/stats.h"
+#include "core/store.h"
+#include "core/usage.h"
+#include "core/verify.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COMPLETIONS	32u
+/* A soft root that comes back this long after the deadline is staged from then on. */
+#define SUSPECT_NS	(250 * UINT64_C(1000000))
+#define SLICE_NS	(100 * UINT64_C(1000000))
+#define SHARED_SLICE_NS (200 * UINT64_C(1000))
+
+/* One queue at work. */
+struct session {
+	struct kvc_queue *queue;
+	struct kvc_request *todo; /* not begun */
+	struct kvc_slot *ready;	  /* begun, not accepted by the plugin yet */
+	struct kvc_slot **ready_end;
+	const struct kvc_regions *regions;
+	const atomic_bool *cancel;
+	uint64_t deadline_ns; /* the latest of its requests */
+	enum kvc_deadline_kind kind;
+	bool cancelled; /* the queue was told to */
+	bool waited;	/* poll() has returned 0: event_fd may be waited on */
+};
+
+/* ---------------------------------------------------------------- results */
+
+struct kvc_result kvc_result_of_errno(int error)
+{
+	switch (error) {
+	case ENOENT:
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
+	case EISDIR:
+	case ELOOP:
+	case EMEDIUMTYPE: /* not a regular file */
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, error);
+	case ESTALE: /* replaced while it was read */
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, error);
+	case ENOSPC:
+		return kvc_result_make(KVC_FULL, KVC_CAUSE_NO_SPACE, error);
+	case EDQUOT:
+		return kvc_result_make(KVC_FULL, KVC_CAUSE_QUOTA, error);
+	case EACCES:
+	case EPERM:
+		return kvc_result_make(KVC_DENIED, KVC_CAUSE_PERMISSION, error);
+	case EROFS:
+		return kvc_result_make(KVC_DENIED, KVC_CAUSE_READ_ONLY, error);
+	case ECANCELED:
+	case ETIMEDOUT:
+		return kvc_result_make(KVC_TIMEOUT, KVC_CAUSE_DEADLINE, ETIMEDOUT);
+	case EMFILE:
+	case ENFILE:
+		return kvc_result_make(KVC_ERROR, KVC_CAUSE_DESCRIPTORS, error);
+	default:
+		return kvc_result_make(KVC_ERROR, KVC_CAUSE_IO, error);
+	}
+}
+
+/* What an operator should hear of, once in a while. */
+static void warn_result(struct kvc_root *root, const struct kvc_request *request)
+{
+	const struct kvc_result *result = &request->result;
+	const bool get = request->op == KVC_GET;
+
+	switch (result->status) {
+	case KVC_CORRUPT:
+		kvc_root_warn(root, KVC_WARN_CORRUPT, kvc_cause_name(result->cause), EBADMSG);
+		break;
+	case KVC_FULL:
+		kvc_root_warn(root, KVC_WARN_FULL, "set", result->error);
+		break;
+	case KVC_DENIED:
+		kvc_root_warn(root,
+			      result->cause == KVC_CAUSE_READ_ONLY ? KVC_WARN_READ_ONLY :
+			      get				   ? KVC_WARN_DENIED_READ :
+								     KVC_WARN_DENIED_WRITE,
+			      get ? "get" : "set", result->error);
+		break;
+	case KVC_ERROR:
+		kvc_root_warn(root, KVC_WARN_IO, get ? "get" : "set or exists", result->error);
+		break;
+	default:
+		break;
+	}
+}
+
+/* Marks and the counter of own bytes follow from the result. */
+static void finish(struct kvc_request *request, struct kvc_result result)
+{
+	struct kvc_root *root = request->root;
+	const uint64_t id = request->g ^ request->v;
+	const uint64_t ns_hash = request->shape->ns_hash;
+
+	request->result = result;
+	if (result.status != KVC_OK && result.status != KVC_SKIPPED)
+		warn_result(root, request);
+	if (request->done)
+		atomic_store_explicit(request->done, true, memory_order_release);
+	if (request->op == KVC_SET && result.status == KVC_OK) {
+		kvc_mark_clear(&root->marks, id);
+		if (result.cause != KVC_CAUSE_EXISTED)
+			kvc_usage_add(root->usage, ns_hash,
+				      (int64_t)request->shape->stored_bytes -
+					      (int64_t)request->previous_bytes,
+				      request->previous_bytes ? 0 : 1);
+	} else if (request->op == KVC_REMOVE && result.status == KVC_OK) {
+		kvc_usage_add(root->usage, ns_hash, -(int64_t)request->previous_bytes, -1);
+	} else if (request->op == KVC_GET &&
+		   (result.status == KVC_CORRUPT ||
+		    (result.status == KVC_MISS && result.cause != KVC_CAUSE_ABSENT &&
+		     result.cause != KVC_CAUSE_MARKED) ||
+		    (result.status == KVC_ERROR && result.cause == KVC_CAUSE_IO))) {
+		kvc_mark_failed(&root->marks, id);
+	}
+}
+
+/* ---------------------------------------------------------------- slots */
+
+static struct kvc_slot *take_slot(struct session *s)
+{
+	struct kvc_slot *slot = s->queue->free;
+
+	if (slot)
+		s->queue->free = slot->next;
+	return slot;
+}
+
+static void give_slot(struct session *s, struct kvc_slot *slot)
+{
+	slot->request = NULL;
+	slot->next = s->queue->free;
+	s->queue->free = slot;
+}
+
+static void push_ready(struct session *s, struct kvc_slot *slot)
+{
+	slot->next = NULL;
+	*s->ready_end = slot;
+	s->ready_end = &slot->next;
+}
+
+int kvc_xfer_path(const struct kvc_root *root, const char *folder, const char *hash_folder,
+		  const char *name, size_t name_bytes, char *out, size_t out_bytes)
+{
+	const bool hashed = root->attributes.flags & KVC_ATTRIBUTE_FOLDERS;
+	const int length = snprintf(out, out_bytes, "%s%s%s%s%.*s", folder, *folder ? "/" : "",
+				    hashed ? hash_folder : "", hashed ? "/" : "", (int)name_bytes,
+				    name);
+
+	return length < 0 || (size_t)length >= out_bytes ? -ENAMETOOLONG : length;
+}
+
+/* The descriptor of the request's step. */
+static int prepare(struct session *s, struct kvc_slot *slot)
+{
+	static const uint32_t ops[] = {
+		[KVC_STEP_STAT] = KVC_OP_STAT,	     [KVC_STEP_READ] = KVC_OP_READ,
+		[KVC_STEP_WRITE_NEW] = KVC_OP_WRITE, [KVC_STEP_WRITE_OVER] = KVC_OP_WRITE,
+		[KVC_STEP_REMOVE] = KVC_OP_REMOVE,   [KVC_STEP_REMOVE_WRONG] = KVC_OP_REMOVE,
+	};
+	const struct kvc_settings *settings = s->queue->root->store->settings;
+	struct kvc_request *request = slot->request;
+	struct kvc_descriptor *d = &slot->descriptor;
+
+	d->op = ops[request->step];
+	d->flags = 0;
+	d->offset = 0;
+	d->range_count = 0;
+	d->deadline_ns = request->deadline_ns;
+	if (request->step != KVC_STEP_REMOVE_WRONG)
+		d->if_version[0] = d->if_version[1] = 0;
+	if (d->op == KVC_OP_WRITE) {
+		if (request->step == KVC_STEP_WRITE_NEW)
+			d->flags |= KVC_DESCRIPTOR_IF_ABSENT;
+		if (settings->durability == KVC_DURABILITY_FDATASYNC)
+			d->flags |= KVC_DESCRIPTOR_DURABLE;
+		return kvc_ranges_build(slot, s->regions, true, true);
+	}
+	if (d->op == KVC_OP_READ)
+		return kvc_ranges_build(slot, s->regions, false,
+					settings->verify != KVC_VERIFY_OFF);
+	return 0;
+}
+
+/* Sends the slot's request on its way to its present step. */
+static void begin_step(struct session *s, struct kvc_slot *slot)
+{
+	const int rc = prepare(s, slot);
+
+	if (rc) {
+		finish(slot->request, kvc_result_of_errno(-rc));
+		give_slot(s, slot);
+		return;
+	}
+	push_ready(s, slot);
+}
+
+/* Whether a request needs no I/O: its result is set then. */
+static bool decided(const struct session *s, struct kvc_request *request, uint64_t now_ns)
+{
+	struct kvc_root *root = request->root;
+
+	if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) {
+		finish(request, kvc_result_make(KVC_SKIPPED, KVC_CAUSE_CANCELLED, 0));
+		return true;
+	}
+	if (now_ns >= request->deadline_ns) {
+		finish(request, kvc_result_make(KVC_TIMEOUT, KVC_CAUSE_DEADLINE, ETIMEDOUT));
+		return true;
+	}
+	if ((request->op == KVC_SET || request->op == KVC_REMOVE) &&
+	    (root->read_only || root->writes_refused)) {
+		finish(request, kvc_result_make(KVC_DENIED, KVC_CAUSE_READ_ONLY, EROFS));
+		return true;
+	}
+	if ((request->op == KVC_GET || request->op == KVC_EXISTS) &&
+	    kvc_mark_active(&root->marks, request->g ^ request->v)) {
+		finish(request, kvc_result_make(KVC_MISS, KVC_CAUSE_MARKED, 0));
+		return true;
+	}
+	return false;
+}
+
+static uint8_t first_step(const struct kvc_request *request)
+{
+	if (request->op == KVC_GET)
+		return KVC_STEP_READ;
+	if (request->op == KVC_SET && (request->flags & KVC_TRANSFER_OVERWRITE))
+		return KVC_STEP_WRITE_OVER;
+	return KVC_STEP_STAT;
+}
+
+static void begin(struct session *s, uint64_t now_ns)
+{
+	while (s->todo) {
+		struct kvc_request *request = s->todo;
+		struct kvc_slot *slot;
+		int length;
+
+		if (decided(s, request, now_ns)) {
+			s->todo = request->next;
+			continue;
+		}
+		slot = take_slot(s);
+		if (!slot)
+			return;
+		s->todo = request->next;
+		slot->request = request;
+		request->step = first_step(request);
+		length = kvc_xfer_path(request->root, request->folder, request->hash_folder,
+				       request->name, request->name_bytes, slot->path,
+				       sizeof(slot->path));
+		if (length < 0) {
+			finish(request, kvc_result_make(KVC_ERROR, KVC_CAUSE_NAME, ENAMETOOLONG));
+			give_slot(s, slot);
+			continue;
+		}
+		slot->descriptor.name_bytes = (uint32_t)length;
+		begin_step(s, slot);
+	}
+}
+
+/* ---------------------------------------------------------------- submit */
+
+/* Ends everything that the plugin has not accepted. */
+static void drop_ready(struct session *s, struct kvc_result result)
+{
+	struct kvc_slot *slot = s->ready;
+
+	while (slot) {
+		struct kvc_slot *next = slot->next;
+
+		if (slot->request->step != KVC_STEP_REMOVE_WRONG)
+			finish(slot->request, result);
+		give_slot(s, slot);
+		slot = next;
+	}
+	s->ready = NULL;
+	s->ready_end = &s->ready;
+}
+
+static void break_queue(struct session *s, int error)
+{
+	const struct kvc_result result = kvc_result_of_errno(error);
+
+	s->queue->broken = true;
+	drop_ready(s, result);
+	for (; s->todo; s->todo = s->todo->next)
+		finish(s->todo, result);
+	(void)s->queue->root->backend->module->ops.cancel(s->queue->handle, NULL, 0);
+}
+
+/* Hands over what is ready, as much as the plugin takes. */
+static void submit(struct session *s)
+{
+	const struct kvc_plugin *ops = &s->queue->root->backend->module->ops;
+	const struct kvc_descriptor *batch[KVC_QUEUE_SLOTS];
+	uint32_t count = 0;
+	int accepted;
+
+	for (struct kvc_slot *slot = s->ready; slot; slot = slot->next)
+		batch[count++] = &slot->descriptor;
+	if (count == 0)
+		return;
+	accepted = ops->submit(s->queue->handle, batch, count);
+	if (accepted < 0 && accepted != -EAGAIN) {
+		break_queue(s, -accepted);
+		return;
+	}
+	if (accepted < (int)count)
+		kvc_counters_add(s->queue->root->store->counters, KVC_COUNTER_RETRIES, 1);
+	for (int i = 0; i < accepted; i++) {
+		struct kvc_slot *slot = s->ready;
+
+		s->ready = slot->next;
+		slot->in_flight = true;
+		s->queue->in_flight++;
+	}
+	if (!s->ready)
+		s->ready_end = &s->ready;
+}
+
+/* ---------------------------------------------------------------- completions */
+
+static bool has_version(const struct kvc_completion *completion)
+{
+	return completion->version[0] || completion->version[1];
+}
+
+/* The object was proven wrong: away with this version of it, if nobody has replaced it. */
+static bool remove_wrong(struct session *s, struct kvc_slot *slot,
+			 const struct kvc_completion *completion)
+{
+	struct kvc_request *request = slot->request;
+
+	if (!kvc_verify_removable(request, request->result) || !has_version(completion) ||
+	    kvc_now_ns() >= request->deadline_ns)
+		return false;
+	request->step = KVC_STEP_REMOVE_WRONG;
+	request->previous_bytes = completion->object_bytes;
+	slot->descriptor.if_version[0] = completion->version[0];
+	slot->descriptor.if_version[1] = completion->version[1];
+	begin_step(s, slot);
+	return true;
+}
+
+static void read_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+
+	if (c->result >= 0) {
+		finish(request, kvc_verify_read(slot, c));
+		if (remove_wrong(s, slot, c))
+			return;
+	} else {
+		finish(request, kvc_result_of_errno((int)-c->result));
+	}
+	give_slot(s, slot);
+}
+
+static void stat_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	const bool there = c->result >= 0 && kvc_verify_size(request, c->object_bytes);
+
+	if (c->result < 0 && c->result != -ENOENT) {
+		finish(request, kvc_result_of_errno((int)-c->result));
+	} else if (request->op == KVC_SET && !there) {
+		request->step = c->result < 0 ? KVC_STEP_WRITE_NEW : KVC_STEP_WRITE_OVER;
+		request->previous_bytes = c->result < 0 ? 0 : c->object_bytes;
+		begin_step(s, slot);
+		return;
+	} else if (request->op == KVC_REMOVE && c->result >= 0) {
+		request->step = KVC_STEP_REMOVE;
+		request->previous_bytes = c->object_bytes;
+		begin_step(s, slot);
+		return;
+	} else if (there) {
+		finish(request,
+		       kvc_result_make(KVC_OK,
+				       request->op == KVC_SET ? KVC_CAUSE_EXISTED : KVC_CAUSE_NONE,
+				       0));
+	} else if (c->result < 0) {
+		finish(request, kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0));
+	} else {
+		finish(request, kvc_result_make(KVC_MISS,
+						c->object_bytes < request->shape->stored_bytes ?
+							KVC_CAUSE_SHORT :
+							KVC_CAUSE_LONG,
+						0));
+	}
+	give_slot(s, slot);
+}
+
+static void write_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+
+	if (c->result == -EEXIST && request->step == KVC_STEP_WRITE_NEW) {
+		/* Another writer was first: its object is as good, when it is whole. */
+		if (kvc_verify_size(request, c->object_bytes)) {
+			finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_EXISTED, 0));
+		} else {
+			request->step = KVC_STEP_WRITE_OVER;
+			request->previous_bytes = c->object_bytes;
+			begin_step(s, slot);
+			return;
+		}
+	} else if (c->result < 0) {
+		finish(request, c->result == -ENOENT ?
+					kvc_result_make(KVC_ERROR, KVC_CAUSE_IO, ENOENT) :
+					kvc_result_of_errno((int)-c->result));
+	} else if ((uint64_t)c->result != request->shape->stored_bytes) {
+		finish(request, kvc_result_make(KVC_ERROR, KVC_CAUSE_IO, EIO));
+	} else {
+		finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0));
+	}
+	give_slot(s, slot);
+}
+
+static void remove_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	struct kvc_root *root = request->root;
+
+	if (request->step == KVC_STEP_REMOVE_WRONG) {
+		/* The result stands since the read. */
+		if (c->result >= 0) {
+			kvc_usage_add(root->usage, request->shape->ns_hash,
+				      -(int64_t)request->previous_bytes, -1);
+			kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
+		}
+	} else if (c->result < 0) {
+		finish(request, kvc_result_of_errno((int)-c->result));
+	} else {
+		finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0));
+	}
+	give_slot(s, slot);
+}
+
+/* Some host memory cannot take part in direct I/O: that object goes by the library's memory. */
+static bool bounce_again(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+
+	if ((c->result != -EINVAL && c->result != -EFAULT) || request->bounced ||
+	    (slot->descriptor.op != KVC_OP_READ && slot->descriptor.op != KVC_OP_WRITE))
+		return false;
+	request->bounced = true;
+	kvc_root_warn(request->root, KVC_WARN_BOUNCE,
+		      "memory cannot take part in its I/O and is copied instead", (int)-c->result);
+	begin_step(s, slot);
+	return true;
+}
+
+static void complete(struct session *s, const struct kvc_completion *c)
+{
+	struct kvc_slot *slot = (struct kvc_slot *)(uintptr_t)c->cookie;
+
+	slot->in_flight = false;
+	s->queue->in_flight--;
+	if (bounce_again(s, slot, c))
+		return;
+	switch (slot->request->step) {
+	case KVC_STEP_STAT:
+		stat_done(s, slot, c);
+		break;
+	case KVC_STEP_READ:
+		read_done(s, slot, c);
+		break;
+	case KVC_STEP_WRITE_NEW:
+	case KVC_STEP_WRITE_OVER:
+		write_done(s, slot, c);
+		break;
+	default:
+		remove_done(s, slot, c);
+		break;
+	}
+}
+
+/* ---------------------------------------------------------------- driving */
+
+static bool active(const struct session *s)
+{
+	return s->todo || s->ready || s->queue->in_flight;
+}
+
+/* At the deadline: nothing new; hard roots give up what is in flight. */
+static void expire(struct session *s, uint64_t now_ns)
+{
+	if (now_ns < s->deadline_ns)
+		return;
+	drop_ready(s, kvc_result_make(KVC_TIMEOUT, KVC_CAUSE_DEADLINE, ETIMEDOUT));
+	if (s->kind == KVC_DEADLINE_HARD && !s->cancelled && s->queue->in_flight) {
+		s->cancelled = true;
+		(void)s->queue->root->backend->module->ops.cancel(s->queue->handle, NULL, 0);
+	}
+}
+
+/* One round: begin, submit, poll, verify. Returns the number of completions. */
+static uint32_t step(struct session *s, uint64_t wait_ns)
+{
+	const struct kvc_plugin *ops = &s->queue->root->backend->module->ops;
+	struct kvc_completion done[COMPLETIONS];
+	uint64_t now_ns = kvc_now_ns();
+	int count;
+
+	begin(s, now_ns);
+	expire(s, now_ns);
+	submit(s);
+	if (s->queue->in_flight == 0) {
+		if (s->ready && wait_ns) {
+			/* Refused although nothing is in flight: ask again in a moment. */
+			const struct timespec pause = kvc_timespec(50000);
+
+			(void)nanosleep(&pause, NULL);
+		}
+		return 0;
+	}
+	if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)
+		wait_ns = s->deadline_ns - now_ns;
+	count = ops->poll(s->queue->handle, done, COMPLETIONS, wait_ns);
+	if (count < 0) {
+		/* cancel() makes the plugin settle what it holds; until then it owns the memory. */
+		const struct timespec pause = kvc_timespec(1000000);
+
+		break_queue(s, -count);
+		(void)nanosleep(&pause, NULL);
+		return 0;
+	}
+	s->waited = count == 0;
+	/* The device gets its next work before the CPU looks at what came back. */
+	if (count > 0 && (s->todo || s->ready)) {
+		begin(s, now_ns);
+		submit(s);
+	}
+	for (int i = 0; i < count; i++)
+		complete(s, &done[i]);
+	return (uint32_t)count;
+}
+
+static void note_overrun(struct session *s)
+{
+	struct kvc_root *root = s->queue->root;
+	const uint64_t now_ns = kvc_now_ns();
+
+	if (now_ns <= s->deadline_ns || s->kind != KVC_DEADLINE_SOFT)
+		return;
+	kvc_counters_add(root->store->counters, KVC_COUNTER_OVERRUNS, 1);
+	if (now_ns - s->deadline_ns > SUSPECT_NS &&
+	    !atomic_exchange_explicit(&root->suspect, true, memory_order_relaxed))
+		kvc_log(KVC_LOG_WARNING,
+			"%s: I/O came back %llu ms after its deadline; from now on transfers go "
+			"through memory of the library and are abandoned in time",
+			root->location, (unsigned long long)((now_ns - s->deadline_ns) / 1000000));
+}
+
+static void session_init(struct session *s, struct kvc_queue *queue, struct kvc_request *list,
+			 const struct kvc_regions *regions, const atomic_bool *cancel)
+{
+	*s = (struct session){
+		.queue = queue,
+		.todo = list,
+		.regions = regions,
+		.cancel = cancel,
+		.kind = queue->root->attributes.flags & KVC_ATTRIBUTE_CANCELLABLE ?
+				KVC_DEADLINE_HARD :
+				KVC_DEADLINE_SOFT,
+	};
+	s->ready_end = &s->ready;
+	for (; list; list = list->next)
+		if (list->deadline_ns > s->deadline_ns)
+			s->deadline_ns = list->deadline_ns;
+}
+
+void kvc_xfer_drive(struct kvc_queue *queue, struct kvc_request *list,
+		    const struct kvc_regions *regions, const atomic_bool *cancel)
+{
+	struct session s;
+
+	session_init(&s, queue, list, regions, cancel);
+	while (active(&s))
+		(void)step(&s, SLICE_NS);
+	note_overrun(&s);
+}
+
+/* Sleeps until one of several queues has something, or a moment has passed. */
+static void wait_any(struct session *sessions, size_t count)
+{
+	struct pollfd fds[KVC_ROOTS_MAX];
+	uint64_t wait_ns = SLICE_NS;
+	struct timespec timeout;
+	nfds_t n = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct session *s = &sessions[i];
+		int fd;
+
+		if (!active(s))
+			continue;
+		fd = s->waited && !s->ready ?
+			     s->queue->root->backend->module->ops.event_fd(s->queue->handle) :
+			     -1;
+		if (fd < 0)
+			wait_ns = SHARED_SLICE_NS;
+		else
+			fds[n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	}
+	timeout = kvc_timespec(wait_ns);
+	(void)ppoll(fds, n, &timeout, NULL);
+}
+
+static void drive_all(struct session *sessions, size_t count)
+{
+	for (;;) {
+		uint32_t moved = 0;
+		size_t busy = 0, last = 0;
+
+		for (size_t i = 0; i < count; i++) {
+			if (!active(&sessions[i]))
+				continue;
+			busy++;
+			last = i;
+		}
+		if (busy == 0)
+			break;
+		if (busy == 1) {
+			(void)step(&sessions[last], SLICE_NS);
+			continue;
+		}
+		for (size_t i = 0; i < count; i++)
+			if (active(&sessions[i]))
+				moved += step(&sessions[i], 0);
+		if (moved == 0)
+			wait_any(sessions, count);
+	}
+	for (size_t i = 0; i < count; i++)
+		note_overrun(&sessions[i]);
+}
+
+int kvc_xfer_fill(void *context, uint64_t cookie)
+{
+	struct kvc_slot *slot = (struct kvc_slot *)(uintptr_t)cookie;
+	const struct kvc_request *request = slot->request;
+
+	(void)context;
+	kvc_ranges_trailer(slot, kvc_checksum_memory(slot->queue->root->store->checksum_kind,
+						     request->g ^ request->v, request->shape,
+						     request->bases));
+	return 0;
+}
+
+static void fail_list(struct kvc_request *list, int error)
+{
+	for (; list; list = list->next)
+		finish(list, kvc_result_of_errno(error));
+}
+
+static uint64_t latest_deadline(const struct kvc_request *list)
+{
+	uint64_t latest = 0;
+
+	for (; list; list = list->next)
+		latest = list->deadline_ns > latest ? list->deadline_ns : latest;
+	return latest;
+}
+
+/* Sorts the requests by root, each list in the order given. */
+static void split_by_root(const struct kvc_store *store, struct kvc_request *requests, size_t count,
+			  struct kvc_request **lists)
+{
+	struct kvc_request **ends[KVC_ROOTS_MAX];
+
+	for (size_t r = 0; r < store->root_count; r++) {
+		lists[r] = NULL;
+		ends[r] = &lists[r];
+	}
+	for (size_t i = 0; i < count; i++) {
+		struct kvc_request *request = &requests[i];
+		size_t r = 0;
+
+		while (store->roots[r] != request->root)
+			r++;
+		request->next = NULL;
+		*ends[r] = request;
+		ends[r] = &request->next;
+	}
+}
+
+void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t count,
+		  const atomic_bool *cancel)
+{
+	struct kvc_regions *regions = kvc_regions_acquire(store);
+	struct kvc_request *lists[KVC_ROOTS_MAX];
+	struct kvc_stage_job *jobs[KVC_ROOTS_MAX];
+	struct session sessions[KVC_ROOTS_MAX];
+	size_t session_count = 0;
+
+	split_by_root(store, requests, count, lists);
+	for (size_t r = 0; r < store->root_count; r++) {
+		jobs[r] = NULL;
+		if (lists[r] && kvc_root_deadline_kind(store->roots[r]) == KVC_DEADLINE_STAGED)
+			jobs[r] = kvc_stage_begin(store->roots[r], lists[r], cancel);
+	}
+	for (size_t r = 0; r < store->root_count; r++) {
+		struct kvc_queue *queue;
+		int rc;
+
+		if (!lists[r] || jobs[r])
+			continue;
+		rc = kvc_queue_lease(store->roots[r], latest_deadline(lists[r]), &queue);
+		if (rc) {
+			fail_list(lists[r], -rc);
+			continue;
+		}
+		session_init(&sessions[session_count++], queue, lists[r], regions, cancel);
+	}
+	drive_all(sessions, session_count);
+	for (size_t i = 0; i < session_count; i++)
+		kvc_queue_return(sessions[i].queue);
+	for (size_t r = 0; r < store->root_count; r++)
+		if (jobs[r])
+			kvc_stage_finish(jobs[r]);
+	kvc_regions_release(regions);
+}
