@@ -125,16 +125,14 @@ static int read_line(struct replay_reader *reader)
 	reader->line_number++;
 	while ((byte = getc_unlocked(reader->file)) != EOF && byte != '\n') {
 		reader->position++;
+		if (reader->line_bytes == LINE_BYTES_MAX) {
+			skip_line(reader);
+			return fail(reader, -EINVAL, "longer than %u MiB", LINE_BYTES_MAX >> 20);
+		}
 		if (reader->line_bytes == reader->line_capacity) {
 			size_t capacity = reader->line_capacity * 2 + 4096;
-			char *grown;
+			char *grown = realloc(reader->line, capacity);
 
-			if (reader->line_bytes >= LINE_BYTES_MAX) {
-				skip_line(reader);
-				return fail(reader, -EINVAL, "longer than %u MiB",
-					    LINE_BYTES_MAX >> 20);
-			}
-			grown = realloc(reader->line, capacity);
 			if (grown == NULL)
 				return fail(reader, -ENOMEM, "out of memory");
 			reader->line = grown;
