@@ -233,6 +233,9 @@ bool cli_color_wanted(int fd);
 /* After SIGINT: the command stops soon, cleans up, and returns CLI_INTERRUPTED. */
 bool cli_interrupted(void);
 
+/* Before anything is printed: lets cli_output_end() know the cause of a failed write. */
+void cli_output_begin(void);
+
 /* Flushes stdout; a write error becomes the exit code (silently for a reader that went away). */
 int cli_output_end(struct kvc_cli *cli, int exit_code);
 

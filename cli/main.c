@@ -223,6 +223,7 @@ int main(int argc, char **argv)
 	int rc;
 
 	fill_standard_descriptors();
+	cli_output_begin();
 	set_signals();
 	help = make_help();
 	argp.doc = help;

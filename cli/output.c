@@ -405,14 +405,51 @@ const char *cli_plain(const struct kvc_cli *cli)
 	return cli->color ? "\033[0m" : "";
 }
 
+/* A stream forgets the errno of a failed write that was not its last: it is kept here. */
+static int output_error;
+
+static ssize_t write_output(void *cookie, const char *data, size_t bytes)
+{
+	size_t done = 0;
+
+	(void)cookie;
+	while (done < bytes && !output_error) {
+		ssize_t put = write(STDOUT_FILENO, data + done, bytes - done);
+
+		if (put > 0)
+			done += (size_t)put;
+		else if (put == 0 || errno != EINTR)
+			output_error = put < 0 ? errno : EIO;
+	}
+	return output_error ? 0 : (ssize_t)bytes; /* 0 is the error of a cookie's write */
+}
+
+static int close_output(void *cookie)
+{
+	(void)cookie;
+	return close(STDOUT_FILENO);
+}
+
+void cli_output_begin(void)
+{
+	static const cookie_io_functions_t functions = { .write = write_output,
+							 .close = close_output };
+	FILE *output = fopencookie(NULL, "w", functions);
+
+	if (!output)
+		return; /* then its errors have no cause */
+	stdout = output;
+	(void)setvbuf(stdout, NULL, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
+}
+
 int cli_output_end(struct kvc_cli *cli, int exit_code)
 {
 	bool failed = ferror(stdout) != 0;
-	int error = failed ? EIO : 0;
+	int error;
 
 	errno = 0;
-	if (fclose(stdout) != 0)
-		error = errno ? errno : EIO;
+	failed = fclose(stdout) != 0 || failed;
+	error = output_error ? output_error : !failed ? 0 : errno ? errno : EIO;
 	if (!error)
 		return exit_code;
 	if (error == EPIPE) /* the reader has seen enough, as in `kvcellar ls | head` */

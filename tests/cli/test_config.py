@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvcellar config: check, show, options, sample; the three ways to give a configuration."""
+import json
+import re
+
+import support
+from support import CONFIG, DONE, environment, run
+
+
+class Config(support.Case):
+    def value(self, name, *arguments, env=None):
+        shown = self.check(run("config", "show", "--json", *arguments, env=env), DONE)
+        return shown.json["options"][name]["value"]
+
+    def test_check(self):
+        self.assertEqual(self.check(run("config", "check"), DONE).text, "ok\n")
+        self.assertEqual(run("config", "check", "--json").json, {"ok": True})
+        self.assertEqual(run("config", "check", "-q").out, b"")
+        path = self.write("c.toml", b"l3_cleaner_low_watermark = 90.0\n")
+        self.check(run("config", "check", path), CONFIG, "l3_cleaner_low_watermark")
+
+    def test_forms(self):
+        forms = {
+            "toml": self.write("c.toml", b"naming = 'nixl'\n"),
+            "json": self.write("c.json", b'{"naming": "nixl"}'),
+            "yaml": self.write("c.yaml", b"naming: nixl\n"),
+        }
+        for name, path in forms.items():
+            with self.subTest(name):
+                self.assertEqual(self.value("naming", "-c", path), "nixl")
+                self.assertEqual(self.value("naming", "-c", "@" + path), "nixl")
+                self.assertEqual(self.check(run("config", "show", path, "--json"), DONE)
+                                 .json["options"]["naming"]["value"], "nixl")
+        for text in ("naming = 'nixl'", '{"naming": "nixl"}', "naming: nixl\n"):
+            self.assertEqual(self.value("naming", "-c", text), "nixl", text)
+
+    def test_precedence(self):
+        env = environment(KVCELLAR_GET_TIMEOUT_MS="77")
+        self.assertEqual(self.value("get_timeout_ms"), 5000)
+        self.assertEqual(self.value("get_timeout_ms", env=env), 77)
+        path = self.write("c.toml", b"get_timeout_ms = 88\n")
+        self.assertEqual(self.value("get_timeout_ms", "-c", path, env=env), 88)
+        for order in (["-c", path, "-s", "get_timeout_ms=99"],
+                      ["-s", "get_timeout_ms=99", "-c", path]):
+            self.assertEqual(self.value("get_timeout_ms", *order, env=env), 99)
+        self.assertEqual(self.value("get_timeout_ms", "-c", path, "-c", "get_timeout_ms = 66"), 66)
+        self.assertEqual(self.value("storage_dirs", "-D", "/a,/b"), ["/a", "/b"])
+
+    def test_the_sample_loads_and_changes_nothing(self):
+        sample = self.check(run("config", "sample"), DONE)
+        self.assertEqual(run("config", "sample", "--json").json["sample"], sample.text)
+        path = self.write("sample.toml", sample.out)
+        self.check(run("config", "check", path), DONE)
+        with_sample = run("config", "show", path, "--json").json
+        without = run("config", "show", "--json").json
+        self.assertEqual({name: one["value"] for name, one in with_sample["options"].items()},
+                         {name: one["value"] for name, one in without["options"].items()})
+
+    def test_options_in_three_forms(self):
+        options = self.check(run("config", "options", "--json"), DONE).json
+        text = self.check(run("config", "options"), DONE).text
+        table = self.check(run("config", "options", "--markdown"), DONE).text
+        sample = run("config", "sample").text
+        self.assertGreater(len(options), 30)
+        for option in options:
+            name = option["path"].split(".")[-1]
+            self.assertRegex(text, rf"(?m)^\s+{re.escape(name)}\b", option)
+            self.assertIn(f"`{name}`", table.replace(option["path"], name), option)
+            self.assertRegex(sample, rf"(?m)^#?\s*{re.escape(name)}\s*=", option)
+            self.assertTrue(option["help"], option)
+
+    def test_show_says_where_a_value_came_from(self):
+        env = environment(KVCELLAR_SET_TIMEOUT_MS="11")
+        shown = run("config", "show", "--json", "-s", "get_timeout_ms=9", env=env).json["options"]
+        self.assertEqual(shown["exists_timeout_ms"]["origin"], "default")
+        self.assertIn("KVCELLAR_SET_TIMEOUT_MS", shown["set_timeout_ms"]["origin"])
+        self.assertNotEqual(shown["get_timeout_ms"]["origin"], "default")
+        text = run("config", "show", "-s", "get_timeout_ms=9", env=env).text
+        self.assertRegex(text, r"(?m)^get_timeout_ms = 9\b")
+        json.dumps(shown)
+
+
+if __name__ == "__main__":
+    support.main()
