@@ -106,7 +106,7 @@ struct kvc_settings {
 	size_t candidate_count;
 	enum kvc_selection selection;
 
-	/* Every known plugin with its own section's settings, for what a stacked one calls lower. */
+	/* Every known plugin with its own section's settings, for what a stacked one names. */
 	struct kvc_candidate *sections;
 	size_t section_count;
 

@@ -36,7 +36,7 @@ static void check_boolean(const char *in_toml, const char *in_json, const char *
 static void test_r49_booleans_follow_one_rule(void **state)
 {
 	static const char *const yes[] = { "true", "True", "TRUE", "yes", "Yes", "on", "ON", "1" };
-	static const char *const no[] = { "false", "False", "FALSE", "no", "No", "off", "Off", "0" };
+	const char *const no[] = { "false", "False", "FALSE", "no", "No", "off", "OFF", "0" };
 	char quoted[16];
 
 	(void)state;
