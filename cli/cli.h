@@ -144,6 +144,9 @@ const char *cli_nearest(const char *word, const char *const *words, size_t count
 /* Opens cli->config into cli->store; main closes it. flags: enum kvc_open_flag. */
 int cli_store_open(struct kvc_cli *cli, unsigned flags);
 
+/* To change what is there: like cli_store_open(), but makes no folder that is missing. */
+int cli_store_open_existing(struct kvc_cli *cli);
+
 /* The namespace of the options in cli->store; main closes it. */
 int cli_namespace_open(struct kvc_cli *cli, struct kvc_namespace **out);
 

@@ -75,16 +75,18 @@ int kvc_cmd_clear(struct kvc_cli *cli, int argc, char **argv)
 {
 	struct clear_arguments arguments = { .id = NULL };
 	struct kvc_clear_report report = { .size = sizeof(report) };
-	unsigned flags = KVC_OPEN_NO_SELFTEST;
 	int rc;
 
 	rc = cli_parse(cli, &clear_argp, 0, argc, argv, &arguments);
 	if (rc)
 		return rc;
-	rc = cli_store_open(cli, arguments.yes ? flags : flags | KVC_OPEN_READ_ONLY);
+	rc = arguments.yes ? cli_store_open_existing(cli) :
+			     cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
 	if (rc)
 		return rc;
 	rc = kvc_namespace_clear(cli->store, arguments.id, !arguments.yes, &report);
+	if (rc == -EINVAL)
+		return cli_fail_as(cli, CLI_USAGE, rc, "clear '%.80s'", arguments.id);
 	if (rc < 0)
 		return cli_fail(cli, rc, "clear '%.80s'", arguments.id);
 	return print_report(cli, &arguments, &report);

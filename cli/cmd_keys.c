@@ -225,8 +225,7 @@ static int tell(struct kvc_cli *cli, const struct keys_arguments *arguments,
 	return rc ? rc : worst_exit(arguments, outcomes);
 }
 
-static int run_keys(struct kvc_cli *cli, const struct argp *argp, int op, unsigned open_flags,
-		    int argc, char **argv)
+static int run_keys(struct kvc_cli *cli, const struct argp *argp, int op, int argc, char **argv)
 {
 	struct keys_arguments arguments = { .count = 0 };
 	struct outcome *outcomes = NULL;
@@ -235,7 +234,9 @@ static int run_keys(struct kvc_cli *cli, const struct argp *argp, int op, unsign
 
 	rc = cli_parse(cli, argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
 	if (rc == 0)
-		rc = cli_store_open(cli, open_flags);
+		rc = op == KVC_REMOVE ?
+			     cli_store_open_existing(cli) :
+			     cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
 	if (rc == 0)
 		rc = cli_namespace_open(cli, &ns);
 	if (rc == 0) {
@@ -252,11 +253,10 @@ static int run_keys(struct kvc_cli *cli, const struct argp *argp, int op, unsign
 
 int kvc_cmd_exists(struct kvc_cli *cli, int argc, char **argv)
 {
-	return run_keys(cli, &exists_argp, KVC_EXISTS, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST,
-			argc, argv);
+	return run_keys(cli, &exists_argp, KVC_EXISTS, argc, argv);
 }
 
 int kvc_cmd_rm(struct kvc_cli *cli, int argc, char **argv)
 {
-	return run_keys(cli, &rm_argp, KVC_REMOVE, KVC_OPEN_NO_SELFTEST, argc, argv);
+	return run_keys(cli, &rm_argp, KVC_REMOVE, argc, argv);
 }

@@ -317,13 +317,13 @@ static int stat_usage(struct kvc_cli *cli, bool recount)
 int kvc_cmd_stat(struct kvc_cli *cli, int argc, char **argv)
 {
 	struct stat_arguments arguments = { .what = NULL };
-	unsigned flags = KVC_OPEN_NO_SELFTEST;
 	int rc;
 
 	rc = cli_parse(cli, &stat_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
 	if (rc)
 		return rc;
-	rc = cli_store_open(cli, arguments.recount ? flags : flags | KVC_OPEN_READ_ONLY);
+	rc = arguments.recount ? cli_store_open_existing(cli) :
+				 cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
 	if (rc)
 		return rc;
 	return arguments.usage ? stat_usage(cli, arguments.recount) :

@@ -159,13 +159,13 @@ int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv)
 {
 	struct verify_arguments arguments = { .id = NULL };
 	struct verify_run run = { .cli = cli, .exit_code = CLI_DONE };
-	unsigned flags = KVC_OPEN_NO_SELFTEST;
 	int rc, told;
 
 	rc = cli_parse(cli, &verify_argp, 0, argc, argv, &arguments);
 	if (rc)
 		return rc;
-	rc = cli_store_open(cli, arguments.remove ? flags : flags | KVC_OPEN_READ_ONLY);
+	rc = arguments.remove ? cli_store_open_existing(cli) :
+				cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
 	if (rc)
 		return rc;
 	run.problems = json_array();

@@ -9,9 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Left out of a build without bench/. */
-extern int kvc_cmd_bench(struct kvc_cli *, int, char **) __attribute__((weak));
-
 static const struct cli_command commands[] = {
 	{ .name = "info",
 	  .summary = "what is used and why: plugins, engines, roots, probes",
@@ -142,8 +139,7 @@ static char *make_help(void)
 		return NULL;
 	(void)fputs(help_head, out);
 	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		if (commands[i].run)
-			(void)fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+		(void)fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
 	(void)fputs(help_tail, out);
 	if (fclose(out) != 0) {
 		free(text);
@@ -155,7 +151,7 @@ static char *make_help(void)
 static const struct cli_command *find_command(const char *name)
 {
 	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		if (commands[i].run && strcmp(commands[i].name, name) == 0)
+		if (strcmp(commands[i].name, name) == 0)
 			return &commands[i];
 	return NULL;
 }

@@ -135,21 +135,25 @@ json_t *cli_json_text(const char *text)
 	return value;
 }
 
-/* The lines of a longer text as one. */
-static void join_lines(char *text)
+/* The lines of a longer text as one, "a; b". NULL without memory. */
+static char *join_lines(const char *text)
 {
-	char *out = text;
+	char *joined = malloc(2 * strlen(text) + 1), *out = joined;
 
-	for (const char *in = text; *in; in++) {
-		if (*in != '\n') {
-			*out++ = *in;
-		} else if (in[1]) {
+	while (joined && *text) {
+		if (*text != '\n') {
+			*out++ = *text++;
+			continue;
+		}
+		text += strspn(text, "\n \t");
+		if (*text) {
 			*out++ = ';';
 			*out++ = ' ';
-			in += strspn(in, "\n \t") - 1;
 		}
 	}
-	*out = '\0';
+	if (out)
+		*out = '\0';
+	return joined;
 }
 
 /* ---------------------------------------------------------------- errors */
@@ -186,19 +190,18 @@ static int report(struct kvc_cli *cli, int exit_code, int error, const char *cau
 static int report(struct kvc_cli *cli, int exit_code, int error, const char *cause,
 		  const char *format, va_list args)
 {
-	char *what = NULL, *text = NULL, *printable = NULL;
+	char *what = NULL, *text = NULL, *joined, *printable;
 
 	if (vasprintf(&what, format, args) < 0)
 		what = NULL;
 	if (what && asprintf(&text, "%s%s%s", what, cause ? ": " : "", cause ? cause : "") < 0)
 		text = NULL;
-	if (text) {
-		join_lines(text);
-		printable = cli_printable(text);
-	}
+	joined = text ? join_lines(text) : NULL;
+	printable = joined ? cli_printable(joined) : NULL;
 	print_error(cli, exit_code, error, printable ? printable : "out of memory");
 	free(what);
 	free(text);
+	free(joined);
 	free(printable);
 	return exit_code;
 }

@@ -18,6 +18,20 @@ int cli_store_open(struct kvc_cli *cli, unsigned flags)
 	return 0;
 }
 
+int cli_store_open_existing(struct kvc_cli *cli)
+{
+	int rc;
+
+	rc = cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	if (rc)
+		return rc;
+	rc = kvc_store_close(cli->store);
+	cli->store = NULL;
+	if (rc < 0)
+		return cli_fail(cli, rc, "cannot close the store");
+	return cli_store_open(cli, KVC_OPEN_NO_SELFTEST);
+}
+
 int cli_namespace_open_in(struct kvc_cli *cli, struct kvc_store *store, struct kvc_namespace **out)
 {
 	struct kvc_namespace_params params = cli->ns.params;

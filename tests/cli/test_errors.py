@@ -28,12 +28,26 @@ class Errors(support.Case):
         self.check(run("-c", self.write("c.json", b'{"naming": }'), "ls"), CONFIG, "line 1")
 
     def test_missing_folder(self):
-        absent = self.path("absent")
-        for command in (["ls"], ["get", "k"], ["put", "k"], ["verify"], ["info"], ["selftest"]):
+        """Only commands that store something make the folder."""
+        absent = self.path("absent", "root")
+        for command in (["ls"], ["get", "k"], ["exists", "k"], ["stat", "k"], ["verify"],
+                        ["stat", "--usage"], ["info", "--read-only"], ["rm", "k"],
+                        ["stat", "--recount"], ["verify", "--remove"],
+                        ["clear", "none-0123456789abcdef"],
+                        ["clear", "none-0123456789abcdef", "--yes"]):
             with self.subTest(command):
                 self.check(run("-D", absent, *command), CONFIG, absent)
-                self.assertFalse(os.path.exists(absent))
+                self.assertFalse(os.path.exists(self.path("absent")))
         self.check(run("stats", absent), support.MISS, absent)
+        self.check(run("-D", absent, "put", "k", stdin=b"x"), DONE)
+        self.assertEqual(os.stat(absent).st_mode & 0o777, 0o700)
+
+    def test_folder_that_cannot_be_made(self):
+        for folder in ("/proc/kvcellar", self.path("root", "f", "x")):
+            self.write("root/f", b"")
+            bad = self.k("-D", folder, "put", "k", stdin=b"x")
+            self.assertIn(bad.code, (CONFIG, DENIED), bad)
+            self.assertIn(folder, bad.errors)
 
     def test_a_file_instead_of_a_folder(self):
         self.check(run("-D", self.write("file", b"x"), "ls"), CONFIG, "file")
@@ -63,10 +77,11 @@ class Errors(support.Case):
         self.assertEqual(self.objects(), [], bad)
 
     def test_info_shows_plugins_although_the_store_does_not_open(self):
-        bad = run("-D", self.path("absent"), "info")
-        self.check(bad, CONFIG, "absent")
+        self.write("file", b"")
+        bad = run("-D", self.path("file", "root"), "info")
+        self.check(bad, CONFIG, "file/root")
         self.assertIn("posix", bad.text)
-        both = run("-D", self.path("absent"), "info", "--json")
+        both = run("-D", self.path("file", "root"), "info", "--json")
         self.assertIsNone(both.json["store"])
         self.assertTrue(both.json["plugins"])
         self.assertEqual(both.error["exit_code"], CONFIG)
