@@ -234,6 +234,7 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 	const struct kvc_shape *shape = pool->geometry.objects[object].shape;
 	struct kvc_arena *arena = run->arena;
 	struct kvc_request *request;
+	const bool moves = t->op == KVC_GET || t->op == KVC_SET;
 	size_t at;
 	int rc;
 
@@ -256,9 +257,10 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 	arena->long_names[at] = NULL;
 	arena->page_of[at] = &t->results[page];
 	rc = kvc_name_build(&pool->rules[object], &t->keys[page], arena->names[at],
-			    &request->name_bytes, &request->g, &request->v);
+			    &request->name_bytes, &request->g, moves ? &request->v : NULL);
 	if (rc)
 		return kvc_result_make(KVC_ERROR, KVC_CAUSE_NAME, -rc);
+	request->mark_id = (request->g ^ shape->pool_fingerprint) + object;
 	*previous_g = request->g;
 	rc = set_bases(arena, request, t, page, object);
 	if (rc)

@@ -61,6 +61,7 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 	kvc_route_folder(request->g, request->hash_folder);
 	single->shape.ns_hash = ns->identity.hash;
 	single->shape.pool_fingerprint = kvc_name_raw_fingerprint(pool_name);
+	request->mark_id = request->g ^ single->shape.pool_fingerprint;
 	*out_rc = kvc_xfer_path(request->root, ns->folder, request->hash_folder, single->name,
 				request->name_bytes, single->path, sizeof(single->path));
 	if (*out_rc < 0)

@@ -22,7 +22,7 @@ struct kvc_marks {
 	struct kvc_mark marks[KVC_MARKS];
 };
 
-/* id: g ^ v of the object. */
+/* id: kvc_request.mark_id. */
 bool kvc_mark_active(struct kvc_marks *marks, uint64_t id);
 void kvc_mark_failed(struct kvc_marks *marks, uint64_t id);
 void kvc_mark_clear(struct kvc_marks *marks, uint64_t id);

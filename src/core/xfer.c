@@ -46,7 +46,7 @@ struct kvc_result kvc_result_of_errno(int error)
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
 	case EISDIR:
 	case ELOOP:
-	case EMEDIUMTYPE: /* not a regular file */
+	case ENXIO: /* not a regular file */
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, error);
 	case ESTALE: /* replaced while it was read */
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, error);
@@ -102,9 +102,13 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 static void finish(struct kvc_request *request, struct kvc_result result)
 {
 	struct kvc_root *root = request->root;
-	const uint64_t id = request->g ^ request->v;
+	const uint64_t id = request->mark_id;
 	const uint64_t ns_hash = request->shape->ns_hash;
 
+	/* Something that is no file lies there, or the folder went away: not written. */
+	if (request->op == KVC_SET && result.status == KVC_MISS)
+		result = kvc_result_make(KVC_ERROR, KVC_CAUSE_IO,
+					 result.error ? result.error : ENOENT);
 	request->result = result;
 	if (result.status != KVC_OK && result.status != KVC_SKIPPED)
 		warn_result(root, request);
@@ -153,15 +157,34 @@ static void push_ready(struct session *s, struct kvc_slot *slot)
 	s->ready_end = &slot->next;
 }
 
+/* Copies text and what separates it from the next; NULL when it does not fit. */
+static char *append(char *at, const char *end, const char *text, size_t bytes, char separator)
+{
+	if (!at || bytes == 0)
+		return at;
+	if ((size_t)(end - at) < bytes + 2)
+		return NULL;
+	memcpy(at, text, bytes);
+	at += bytes;
+	if (separator)
+		*at++ = separator;
+	return at;
+}
+
+/* Once per object and call: no printf here. */
 int kvc_xfer_path(const struct kvc_root *root, const char *folder, const char *hash_folder,
 		  const char *name, size_t name_bytes, char *out, size_t out_bytes)
 {
 	const bool hashed = root->attributes.flags & KVC_ATTRIBUTE_FOLDERS;
-	const int length = snprintf(out, out_bytes, "%s%s%s%s%.*s", folder, *folder ? "/" : "",
-				    hashed ? hash_folder : "", hashed ? "/" : "", (int)name_bytes,
-				    name);
+	const char *end = out + out_bytes;
+	char *at = append(out, end, folder, strlen(folder), '/');
 
-	return length < 0 || (size_t)length >= out_bytes ? -ENAMETOOLONG : length;
+	at = append(at, end, hash_folder, hashed ? 2 : 0, '/');
+	at = append(at, end, name, name_bytes, '\0');
+	if (!at)
+		return -ENAMETOOLONG;
+	*at = '\0';
+	return (int)(at - out);
 }
 
 /* The descriptor of the request's step. */
@@ -228,7 +251,7 @@ static bool decided(const struct session *s, struct kvc_request *request, uint64
 		return true;
 	}
 	if ((request->op == KVC_GET || request->op == KVC_EXISTS) &&
-	    kvc_mark_active(&root->marks, request->g ^ request->v)) {
+	    kvc_mark_active(&root->marks, request->mark_id)) {
 		finish(request, kvc_result_make(KVC_MISS, KVC_CAUSE_MARKED, 0));
 		return true;
 	}
@@ -237,11 +260,8 @@ static bool decided(const struct session *s, struct kvc_request *request, uint64
 
 static uint8_t first_step(const struct kvc_request *request)
 {
-	if (request->op == KVC_GET)
-		return KVC_STEP_READ;
-	if (request->op == KVC_SET && (request->flags & KVC_TRANSFER_OVERWRITE))
-		return KVC_STEP_WRITE_OVER;
-	return KVC_STEP_STAT;
+	/* An overwrite looks first too: what it replaces is to be counted. */
+	return request->op == KVC_GET ? KVC_STEP_READ : KVC_STEP_STAT;
 }
 
 static void begin(struct session *s, uint64_t now_ns)
@@ -379,7 +399,8 @@ static void stat_done(struct session *s, struct kvc_slot *slot, const struct kvc
 
 	if (c->result < 0 && c->result != -ENOENT) {
 		finish(request, kvc_result_of_errno((int)-c->result));
-	} else if (request->op == KVC_SET && !there) {
+	} else if (request->op == KVC_SET &&
+		   (!there || (request->flags & KVC_TRANSFER_OVERWRITE))) {
 		request->step = c->result < 0 ? KVC_STEP_WRITE_NEW : KVC_STEP_WRITE_OVER;
 		request->previous_bytes = c->result < 0 ? 0 : c->object_bytes;
 		begin_step(s, slot);

@@ -35,7 +35,9 @@ enum kvc_stage_step {
  * @next        list of the root; used by the library
  * @folder      namespace folder, "" in nixl naming
  * @full_name   what the trailer says: the name, or its long form where `name` is a hash of it
- * @g, @v       group hash and object hash; g ^ v seeds the checksum
+ * @g, @v       group hash and object hash; g ^ v seeds the checksum. v is not needed (0) where no
+ *              bytes move
+ * @mark_id     tells the object from others among the negative marks, not 0
  * @bases       shape->series_count addresses; NULL for exists and remove
  * @deadline_ns CLOCK_MONOTONIC
  * Out: result; previous_bytes (size that a set replaced or a remove removed)
@@ -54,6 +56,7 @@ struct kvc_request {
 	uint8_t object_kind; /* enum kvc_object_kind */
 	uint64_t g;
 	uint64_t v;
+	uint64_t mark_id;
 	uint64_t parent_g;
 	uint32_t depth;
 	uint8_t step; /* enum kvc_stage_step */
