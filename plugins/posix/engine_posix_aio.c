@@ -9,6 +9,7 @@
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -26,11 +27,19 @@ struct posix_aio {
 
 _Static_assert(sizeof(struct aiocb) <= POSIX_ENGINE_BYTES, "an aiocb must fit into an operation");
 
+/* glibc keeps its AIO threads on its books across fork(), though the child has none of them: a
+ * request of the child then waits for ever. */
+static _Atomic pid_t user_pid;
+
 static int posix_aio_probe(char *why, size_t why_bytes)
 {
-	(void)why;
-	(void)why_bytes;
-	return 0;
+	pid_t user = atomic_load(&user_pid);
+
+	if (user == 0 || user == getpid())
+		return 0;
+	(void)snprintf(why, why_bytes,
+		       "used before fork(), which glibc's POSIX AIO does not survive");
+	return -ENOTSUP;
 }
 
 static int posix_aio_queue_open(struct kvc_plugin_queue *queue)
@@ -48,6 +57,7 @@ static int posix_aio_queue_open(struct kvc_plugin_queue *queue)
 		free(aio);
 		return -ENOMEM;
 	}
+	atomic_store(&user_pid, getpid());
 	queue->engine_queue = aio;
 	return 0;
 }
