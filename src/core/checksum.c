@@ -29,8 +29,12 @@ static void stream_begin(struct stream *stream, int kind, uint64_t seed)
 {
 	stream->kind = kind;
 	stream->sector_at = 0;
-	if (kind != KVC_CHECKSUM_NONE)
-		(void)XXH3_64bits_reset_withSeed(&stream->state, seed);
+	if (kind == KVC_CHECKSUM_NONE)
+		return;
+	/* reset keeps the secret when the state already has this seed, and what lies on the stack
+	 * may be an old state half overwritten. */
+	XXH3_INITSTATE(&stream->state);
+	(void)XXH3_64bits_reset_withSeed(&stream->state, seed);
 }
 
 /* Sectors are counted from the beginning of each part, across its pieces. */
