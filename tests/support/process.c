@@ -45,6 +45,30 @@ size_t thread_count(void)
 	return entries_of("/proc/self/task");
 }
 
+struct child {
+	int (*fn)(void *context);
+	void *context;
+	int code;
+};
+
+static void child_run(void **state)
+{
+	struct child *child = *state;
+
+	child->code = child->fn(child->context);
+}
+
+/* A test of its own: what fails must not jump into the tests of the parent. */
+static int child_main(struct child *child)
+{
+	const struct CMUnitTest test = cmocka_unit_test_prestate(child_run, child);
+
+	child->code = 98;
+	if (_cmocka_run_group_tests("child", &test, 1, NULL, NULL) != 0)
+		return 97;
+	return child->code;
+}
+
 pid_t child_start(int (*fn)(void *context), void *context)
 {
 	pid_t pid;
@@ -54,7 +78,8 @@ pid_t child_start(int (*fn)(void *context), void *context)
 	if (pid < 0)
 		support_die("fork: %s", strerror(errno));
 	if (pid == 0) {
-		int code = fn(context);
+		struct child child = { .fn = fn, .context = context };
+		int code = child_main(&child);
 
 		(void)fflush(NULL);
 		_exit(code);
@@ -142,6 +167,12 @@ void mount_read_only(const char *path)
 	    mount("none", path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) != 0)
 		support_skip("no read-only bind mount: %s", strerror(errno));
 	mount_remember(path);
+}
+
+void mount_remount_read_only(const char *path)
+{
+	if (mount("none", path, NULL, MS_REMOUNT | MS_RDONLY, NULL) != 0)
+		support_die("remount %s: %s", path, strerror(errno));
 }
 
 void mount_end(const char *path)

@@ -221,6 +221,8 @@ void mounts_enter(void);
 void mount_tmpfs(const char *path, const char *options);
 /* Mounts what is there once more, read-only. */
 void mount_read_only(const char *path);
+/* Makes the file system that is mounted there read-only. */
+void mount_remount_read_only(const char *path);
 void mount_end(const char *path);
 
 #endif
