@@ -361,17 +361,18 @@ static void host_init(struct kvc_host *host, int (*fill)(void *context, uint64_t
 	};
 }
 
-/* "io_uring,threads", or "" for the plugin's own order. */
+/* "io_uring,threads", or "" for the plugin's own order: which it may choose root by root. */
 static char *join_engines(const struct kvc_settings *settings)
 {
+	const size_t count = settings->io_engines_explicit ? settings->io_engine_count : 0;
 	size_t bytes = 1;
 	char *text, *at;
 
-	for (size_t i = 0; i < settings->io_engine_count; i++)
+	for (size_t i = 0; i < count; i++)
 		bytes += strlen(settings->io_engines[i]) + 1;
 	text = calloc(1, bytes);
 	at = text;
-	for (size_t i = 0; text && i < settings->io_engine_count; i++)
+	for (size_t i = 0; text && i < count; i++)
 		at += snprintf(at, bytes - (size_t)(at - text), "%s%s", i ? "," : "",
 			       settings->io_engines[i]);
 	return text;
