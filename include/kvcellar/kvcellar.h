@@ -377,6 +377,12 @@ KVC_API int kvc_namespace_close(struct kvc_namespace *ns);
 /* kvc_namespace_id - its folder name, "<slug>-<16 hex>"; valid while ns is open. */
 KVC_API const char *kvc_namespace_id(const struct kvc_namespace *ns);
 
+/* kvc_namespace_usage - bytes and objects of the namespace on all roots, as counted by every process
+ * of this host (network roots: by this process); in nixl naming of all namespaces. Either output may
+ * be NULL. */
+KVC_API int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes,
+				uint64_t *out_objects);
+
 /*
  * kvc_namespace_clear - removes the objects of one namespace, of all ranks and pools, and nothing
  * else. naming = "nixl": those whose name belongs to the model.

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/ranges.h"
 #include "core/trailer.h"
+#include "core/usage.h"
 #include "core/walk.h"
 
 #include <errno.h>
@@ -170,6 +171,30 @@ int kvc_namespace_close(struct kvc_namespace *ns)
 const char *kvc_namespace_id(const struct kvc_namespace *ns)
 {
 	return ns ? ns->identity.id : "";
+}
+
+int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes, uint64_t *out_objects)
+{
+	uint64_t bytes = 0, objects = 0;
+
+	if (!ns)
+		return kvc_fail(-EINVAL, "kvc_namespace_usage: ns is NULL");
+	for (size_t r = 0; r < ns->store->root_count; r++) {
+		const uint64_t key = *ns->folder ? ns->identity.hash : 0;
+		uint64_t root_bytes, root_objects;
+
+		/* None: nothing of it was counted on that root. */
+		if (kvc_usage_namespace(ns->store->roots[r]->usage, key, &root_bytes,
+					&root_objects))
+			continue;
+		bytes += root_bytes;
+		objects += root_objects;
+	}
+	if (out_bytes)
+		*out_bytes = bytes;
+	if (out_objects)
+		*out_objects = objects;
+	return 0;
 }
 
 static int refuse_read_only(const struct kvc_store *store)

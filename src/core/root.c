@@ -9,6 +9,7 @@
 #include "core/stats.h"
 #include "core/store.h"
 #include "core/usage.h"
+#include "core/walk.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -302,6 +303,56 @@ static int open_usage(struct kvc_root *root)
 	return kvc_usage_open(path, root->store->settings->file_mode, &root->usage);
 }
 
+/* ---------------------------------------------------------------- limits */
+
+static uint64_t share_bytes(const struct kvc_share *share, uint64_t total_bytes)
+{
+	if (share->bytes)
+		return share->bytes;
+	return (uint64_t)((double)total_bytes * share->percent / 100.0);
+}
+
+/* Percentages become bytes of the root's device. Counting has to be right where it limits. */
+static int set_limits(struct kvc_root *root)
+{
+	const struct kvc_settings *settings = root->store->settings;
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	const bool percent = settings->capacity.percent > 0 || settings->min_free.percent > 0;
+	int rc = root->backend->module->ops.usage(root->handle, &usage);
+
+	if (rc < 0 && percent)
+		return kvc_fail(rc,
+				"%s: capacity or min_free in percent: the size of its device is "
+				"not known: %s",
+				root->location, strerror(-rc));
+	root->capacity_bytes = share_bytes(&settings->capacity, usage.total_bytes);
+	root->min_free_bytes = share_bytes(&settings->min_free, usage.total_bytes);
+	if (root->capacity_bytes && kvc_usage_is_new(root->usage))
+		return kvc_walk_recount(root);
+	return 0;
+}
+
+uint64_t kvc_root_room(struct kvc_root *root)
+{
+	uint64_t room = UINT64_MAX, own_bytes;
+
+	if (root->capacity_bytes) {
+		kvc_usage_total(root->usage, &own_bytes, NULL);
+		room = own_bytes < root->capacity_bytes ? root->capacity_bytes - own_bytes : 0;
+	}
+	if (root->min_free_bytes) {
+		struct kvc_usage usage = { .size = sizeof(usage) };
+		uint64_t spare = UINT64_MAX;
+
+		if (root->backend->module->ops.usage(root->handle, &usage) == 0)
+			spare = usage.free_bytes > root->min_free_bytes ?
+					usage.free_bytes - root->min_free_bytes :
+					0;
+		room = spare < room ? spare : room;
+	}
+	return room;
+}
+
 int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
 		  bool read_only, struct kvc_root **out)
 {
@@ -330,6 +381,9 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
 		goto close_root;
 	}
+	rc = set_limits(root);
+	if (rc)
+		goto close_root;
 	reclaimed = root->read_only ? 0 : backend->module->ops.reclaim(root->handle);
 	if (reclaimed > 0)
 		kvc_counters_add(store->counters, KVC_COUNTER_RECLAIMED, reclaimed);

@@ -46,8 +46,10 @@ struct kvc_root {
 	uint8_t uuid[16];
 	char uuid_text[37];
 	bool read_only;
-	bool writes_refused; /* an unknown ro_compat word in root.json */
-	atomic_bool suspect; /* stalled once: staged from then on */
+	bool writes_refused;	 /* an unknown ro_compat word in root.json */
+	atomic_bool suspect;	 /* stalled once: staged from then on */
+	uint64_t capacity_bytes; /* of own objects, 0 = no limit */
+	uint64_t min_free_bytes; /* of the device, 0 = no limit */
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
@@ -70,6 +72,9 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 int kvc_root_close(struct kvc_root *root);
 
 enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
+
+/* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without such a limit. */
+uint64_t kvc_root_room(struct kvc_root *root);
 
 /* Whole small objects of housekeeping (root.json, namespace.json), in the calling thread.
  * read: the bytes, at most `capacity`; write: -EEXIST when if_absent and it is there. The content

@@ -32,6 +32,8 @@ struct session {
 	const struct kvc_regions *regions;
 	const atomic_bool *cancel;
 	uint64_t deadline_ns; /* the latest of its requests */
+	uint64_t room;	      /* bytes that may be written; UINT64_MAX until it is asked for */
+	bool room_known;
 	enum kvc_deadline_kind kind;
 	bool cancelled; /* the queue was told to */
 	bool waited;	/* poll() has returned 0: event_fd may be waited on */
@@ -98,12 +100,19 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 	}
 }
 
+/* In nixl naming a walk cannot tell namespaces apart: all are counted as one. */
+static uint64_t usage_key(const struct kvc_request *request)
+{
+	return request->root->store->settings->naming == KVC_NAMING_NIXL ? 0 :
+									   request->shape->ns_hash;
+}
+
 /* Marks and the counter of own bytes follow from the result. */
 static void finish(struct kvc_request *request, struct kvc_result result)
 {
 	struct kvc_root *root = request->root;
 	const uint64_t id = request->mark_id;
-	const uint64_t ns_hash = request->shape->ns_hash;
+	const uint64_t ns_hash = usage_key(request);
 
 	/* Something that is no file lies there, or the folder went away: not written. */
 	if (request->op == KVC_SET && result.status == KVC_MISS)
@@ -187,6 +196,24 @@ int kvc_xfer_path(const struct kvc_root *root, const char *folder, const char *h
 	return (int)(at - out);
 }
 
+/* Takes the request's bytes from what `capacity` and `min_free` leave, asked for once per run. */
+static bool has_room(struct session *s, const struct kvc_request *request)
+{
+	const struct kvc_root *root = request->root;
+	const uint64_t bytes = request->shape->stored_bytes;
+
+	if (root->capacity_bytes == 0 && root->min_free_bytes == 0)
+		return true;
+	if (!s->room_known) {
+		s->room = kvc_root_room(request->root);
+		s->room_known = true;
+	}
+	if (s->room < bytes)
+		return false;
+	s->room -= bytes;
+	return true;
+}
+
 /* The descriptor of the request's step. */
 static int prepare(struct session *s, struct kvc_slot *slot)
 {
@@ -222,10 +249,22 @@ static int prepare(struct session *s, struct kvc_slot *slot)
 /* Sends the slot's request on its way to its present step. */
 static void begin_step(struct session *s, struct kvc_slot *slot)
 {
-	const int rc = prepare(s, slot);
+	struct kvc_request *request = slot->request;
+	int rc;
+
+	if (!request->has_room &&
+	    (request->step == KVC_STEP_WRITE_NEW || request->step == KVC_STEP_WRITE_OVER)) {
+		request->has_room = has_room(s, request);
+		if (!request->has_room) {
+			finish(request, kvc_result_make(KVC_FULL, KVC_CAUSE_CAPACITY, ENOSPC));
+			give_slot(s, slot);
+			return;
+		}
+	}
+	rc = prepare(s, slot);
 
 	if (rc) {
-		finish(slot->request, kvc_result_of_errno(-rc));
+		finish(request, kvc_result_of_errno(-rc));
 		give_slot(s, slot);
 		return;
 	}
@@ -433,7 +472,8 @@ static void write_done(struct session *s, struct kvc_slot *slot, const struct kv
 
 	if (c->result == -EEXIST && request->step == KVC_STEP_WRITE_NEW) {
 		/* Another writer was first: its object is as good, when it is whole. */
-		if (kvc_verify_size(request, c->object_bytes)) {
+		if (kvc_verify_size(request, c->object_bytes) &&
+		    !(request->flags & KVC_TRANSFER_OVERWRITE)) {
 			finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_EXISTED, 0));
 		} else {
 			request->step = KVC_STEP_WRITE_OVER;
@@ -461,7 +501,7 @@ static void remove_done(struct session *s, struct kvc_slot *slot, const struct k
 	if (request->step == KVC_STEP_REMOVE_WRONG) {
 		/* The result stands since the read. */
 		if (c->result >= 0) {
-			kvc_usage_add(root->usage, request->shape->ns_hash,
+			kvc_usage_add(root->usage, usage_key(request),
 				      -(int64_t)request->previous_bytes, -1);
 			kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 		}

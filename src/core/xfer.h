@@ -61,7 +61,7 @@ struct kvc_request {
 	uint32_t depth;
 	uint8_t step; /* enum kvc_stage_step */
 	bool bounced;
-	bool failed_once; /* bounced after EINVAL or EFAULT already */
+	bool has_room; /* its bytes are taken from the root's limits */
 	const struct kvc_shape *shape;
 	void *const *bases;
 	uint64_t deadline_ns;
