@@ -125,9 +125,12 @@ def in_mounts(script, folder, env=None):
     program, $work is `folder`, seen at /tmp/work."""
     head = f"""set -e
         new='{folder}/new-tmp'; mkdir -p "$new"
-        mount -t tmpfs -o size=64m,mode=1777 none "$new"
-        mkdir "$new/build" "$new/work"
-        mount --rbind '{os.path.abspath(BUILD)}' "$new/build"
+        mount -t tmpfs -o size=512m,mode=1777 none "$new"
+        mkdir -p "$new/build/bin" "$new/build/lib" "$new/work"
+        # Copied, so that they belong to the user of the namespace: a plugin of another is refused.
+        cp '{os.path.abspath(KVCELLAR)}' "$new/build/bin/"
+        cp -P '{os.path.abspath(BUILD)}'/lib/libkvcellar.so* "$new/build/lib/"
+        cp -R '{os.path.abspath(BUILD)}/lib/kvcellar' "$new/build/lib/"
         mount --bind '{folder}' "$new/work"
         mount --rbind "$new" /tmp
         export LD_LIBRARY_PATH=/tmp/build/lib KVCELLAR_PLUGIN_DIR=/tmp/build/lib/kvcellar/plugins

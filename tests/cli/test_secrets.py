@@ -88,8 +88,8 @@ class Secrets(support.Case):
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    env=environment())
         # It waits for standard input after its arguments are parsed.
-        title, end = MARK, time.monotonic() + support.TIMEOUT
-        while MARK in title and time.monotonic() < end:
+        title, end = "", time.monotonic() + support.TIMEOUT
+        while (not title or MARK in title) and time.monotonic() < end:
             with open(f"/proc/{process.pid}/cmdline", "rb") as file:
                 title = file.read().decode()
             time.sleep(0.01)
