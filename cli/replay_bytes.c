@@ -120,15 +120,13 @@ const char *replay_geometry_shape(struct replay_geometry *geometry, uint32_t ran
 		return "--part-bytes is not a multiple of the tokens of a page; "
 		       "take --layout explicit, or other --page-tokens";
 	if (geometry->layers == 0)
-		geometry->layers = divisor_of(token_bytes, 8);
+		geometry->layers = divisor_of(
+			token_bytes / (geometry->heads > 0 ? geometry->heads : ranks), 8);
 	if (token_bytes % geometry->layers != 0)
 		return "--layers does not divide the bytes of a token in a part";
 	token_bytes /= geometry->layers;
-	if (geometry->heads == 0) {
+	if (geometry->heads == 0)
 		geometry->heads = ranks * divisor_of(token_bytes / ranks, 8);
-		if (ranks == 1 && token_bytes / geometry->heads < 8)
-			geometry->heads = 1;
-	}
 	if (token_bytes % geometry->heads != 0)
 		return "--heads does not divide the bytes of a token and layer in a part";
 	if (geometry->heads % ranks != 0)
