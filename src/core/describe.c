@@ -99,8 +99,8 @@ static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 	if (now.note[0])
 		fact(text, json, &first, "note", now.note);
 	kvc_usage_total(root->usage, &bytes, &objects);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects", bytes,
-		       objects);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects%s", bytes,
+		       objects, kvc_usage_is_new(root->usage) ? " since it was opened" : "");
 	fact(text, json, &first, "own", line);
 	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED &&
 	    ops->usage(root->handle, &usage) == 0) {

@@ -19,17 +19,17 @@
 
 #define IDENTITY_NAME KVC_HOUSEKEEPING_FOLDER "/root.json"
 #define CONTROL_NS    (5 * UINT64_C(1000000000)) /* for one housekeeping I/O */
+#define CANCEL_NS     (UINT64_C(1000000000))	 /* for it to end once it is cancelled */
 #define TEXT_BYTES    KVC_ROOTID_BYTES_MAX
 
 /* ---------------------------------------------------------------- one descriptor at a time */
 
-/* Polls until the one descriptor is done. At the deadline: cancelled, waited for, or, where it may
- * never come back, left alone with its queue (-ETIMEDOUT). */
+/* Polls until the one descriptor is done. At the deadline it is cancelled; what still does not come
+ * back is left alone with its queue (-ETIMEDOUT): its memory is not the caller's. */
 static int wait_one(struct kvc_queue *queue, struct kvc_completion *out)
 {
-	struct kvc_root *root = queue->root;
-	const struct kvc_plugin *ops = &root->backend->module->ops;
-	const uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
+	const struct kvc_plugin *ops = &queue->root->backend->module->ops;
+	uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
 	bool cancelled = false;
 
 	for (;;) {
@@ -39,11 +39,11 @@ static int wait_one(struct kvc_queue *queue, struct kvc_completion *out)
 			return 0;
 		if (kvc_now_ns() < deadline_ns && count == 0)
 			continue;
-		if (!cancelled)
-			(void)ops->cancel(queue->handle, NULL, 0);
-		else if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED)
+		if (cancelled)
 			return -ETIMEDOUT;
 		cancelled = true;
+		(void)ops->cancel(queue->handle, NULL, 0);
+		deadline_ns = kvc_now_ns() + CANCEL_NS;
 	}
 }
 
