@@ -57,6 +57,7 @@ clean_up() {
 }
 trap clean_up EXIT
 samples=$work/samples.jsonl
+read -r load _ </proc/loadavg
 
 # One repetition of kvcellar: set, exists and get of one batch with fresh keys.
 run_ours() {
@@ -131,7 +132,7 @@ for argument in ${given[@]+"${given[@]}"}; do
 	options+=("$argument")
 done
 python3 bench/summary.py "$samples" "bench/run.sh ${options[*]-}" "$("$program" --version)" \
-	"$repetitions" "$depth" "$pages" >"$work/section.md"
+	"$repetitions" "$depth" "$pages" "$load" >"$work/section.md"
 cat -- "$work/section.md"
 [ "$record" = no ] || {
 	[ -s bench/RESULTS.md ] || printf '# Measured speed\n\nWritten by bench/run.sh; see there what is compared.\n' >bench/RESULTS.md

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One section of bench/RESULTS.md from the samples of bench/run.sh.
 
-usage: bench/summary.py SAMPLES COMMAND VERSION REPETITIONS DEPTH PAGES
+usage: bench/summary.py SAMPLES COMMAND VERSION REPETITIONS DEPTH PAGES LOAD
 """
 import datetime
 import json
@@ -31,7 +31,7 @@ def deviation(values):
 
 
 def main():
-    path, command, version, repetitions, depth, pages = sys.argv[1:7]
+    path, command, version, repetitions, depth, pages, load = sys.argv[1:8]
     seconds, cpu, systems, sizes, disks = {}, {}, {}, [], []
     with open(path) as lines:
         for line in lines:
@@ -48,7 +48,7 @@ def main():
     now = datetime.datetime.now(datetime.timezone.utc)
     print(f"\n## {now:%Y-%m-%d %H:%M} UTC, {version}\n")
     print(f"`{command.strip()}`, kernel {platform.release()}, {os.cpu_count()} CPUs "
-          f"({processor()}), {memory_gib():.0f} GiB memory; "
+          f"({processor()}), {memory_gib():.0f} GiB memory, load average {load} before; "
           + "; ".join(f"{disk} disk: {systems.get(disk, '?')}" for disk in disks) + ".")
     print(f"{pages} pages of 2 parts, O_DIRECT, verify = \"require\"; fio: io_uring, depth "
           f"{depth}, one I/O of an object's bytes per file. Medians of {repetitions} interleaved "

@@ -13,8 +13,9 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-#define SIZES_MAX 16u
-#define OPS	  3u /* KVC_EXISTS, KVC_GET, KVC_SET */
+#define SIZES_MAX  16u
+#define WARM_PAGES 4u
+#define OPS	   3u /* KVC_EXISTS, KVC_GET, KVC_SET */
 
 struct bench_options {
 	uint64_t part_bytes[SIZES_MAX];
@@ -44,7 +45,8 @@ struct bench {
 	struct kvc_namespace *ns;
 	struct bench_case cases[SIZES_MAX];
 	struct bench_lane *lanes;
-	uint64_t salt; /* fresh keys in each run */
+	uint32_t pages; /* per call at this moment: few while it warms up */
+	uint64_t salt;	/* fresh keys in each run */
 };
 
 /* Where threads wait until all are there. */
@@ -98,7 +100,8 @@ static const struct argp_option bench_options[] = {
 	{ "reps", OPTION_REPS, "N", 0, "Repetitions of each case; default: 9", 0 },
 	{ "threads", OPTION_THREADS, "N", 0, "Threads that call at the same time; default: 1", 0 },
 	{ "ops", OPTION_OPS, "LIST", 0, "Which of set,exists,get are shown; default: all", 0 },
-	{ "warm", OPTION_WARM, NULL, 0, "One more repetition of each case before, not counted", 0 },
+	{ "warm", OPTION_WARM, NULL, 0, "First a small repetition of each case that is not counted",
+	  0 },
 	{ "keep", OPTION_KEEP, NULL, 0, "Do not remove the objects at the end", 0 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };
@@ -198,7 +201,7 @@ static void prepare_lane(struct bench_lane *lane, struct bench_case *one, uint64
 	uint32_t pages = bench->options.pages;
 
 	lane->one = one;
-	for (uint32_t i = 0; i < pages; i++) {
+	for (uint32_t i = 0; i < bench->pages; i++) {
 		uint64_t number = (round * bench->options.threads + lane->number) * pages + i;
 		char *text = lane->key_text + (size_t)i * REPLAY_KEY_BYTES;
 
@@ -213,7 +216,7 @@ static void prepare_lane(struct bench_lane *lane, struct bench_case *one, uint64
 /* Every page must end OK: the error text otherwise. */
 static void check_results(struct bench_lane *lane)
 {
-	for (uint32_t i = 0; i < lane->bench->options.pages && lane->error == 0; i++) {
+	for (uint32_t i = 0; i < lane->bench->pages && lane->error == 0; i++) {
 		const struct kvc_result *result = &lane->results[i];
 
 		if (result->status == KVC_OK)
@@ -249,7 +252,7 @@ static void run_lane(struct bench_lane *lane)
 		.flags = lane->op == KVC_EXISTS ? KVC_TRANSFER_STOP_AT_MISS : 0,
 		.pool = lane->one->pool,
 		.keys = lane->keys,
-		.key_count = lane->bench->options.pages,
+		.key_count = lane->bench->pages,
 		.indices = moves ? lane->indices : NULL,
 		.results = lane->results,
 	};
@@ -348,7 +351,7 @@ static int run_op(struct bench *bench, uint32_t op, double *seconds, double *cpu
 static void fill_lanes(struct bench *bench, struct bench_case *one)
 {
 	for (uint32_t i = 0; i < bench->options.threads; i++)
-		for (uint32_t k = 0; k < bench->options.pages; k++)
+		for (uint32_t k = 0; k < bench->pages; k++)
 			replay_page_fill(&one->geometry, (uint64_t)bench->lanes[i].indices[k],
 					 bench->lanes[i].pages[k]);
 }
@@ -358,7 +361,7 @@ static int compare_lanes(struct bench *bench, struct bench_case *one)
 	uint64_t wrong = 0;
 
 	for (uint32_t i = 0; i < bench->options.threads; i++)
-		for (uint32_t k = 0; k < bench->options.pages; k++)
+		for (uint32_t k = 0; k < bench->pages; k++)
 			wrong += replay_page_compare(&one->geometry,
 						     (uint64_t)bench->lanes[i].indices[k],
 						     bench->lanes[i].pages[k]);
@@ -374,6 +377,9 @@ static int run_rep(struct bench *bench, struct bench_case *one, int rep)
 	static const uint32_t order[] = { KVC_SET, KVC_EXISTS, KVC_GET };
 	uint64_t objects = one->objects_per_page * bench->options.pages * bench->options.threads;
 
+	bench->pages = bench->options.pages;
+	if (rep < 0 && bench->pages > WARM_PAGES)
+		bench->pages = WARM_PAGES;
 	for (uint32_t i = 0; i < bench->options.threads; i++)
 		prepare_lane(&bench->lanes[i], one, (uint64_t)(rep + 1));
 	fill_lanes(bench, one);
@@ -425,6 +431,7 @@ static int run_all(struct bench *bench)
 /* Removes whatever the repetitions stored, as far as it goes. */
 static void remove_all(struct bench *bench)
 {
+	bench->pages = bench->options.pages;
 	for (uint32_t i = 0; i < bench->options.size_count; i++) {
 		for (uint64_t round = 0; round <= bench->options.reps; round++) {
 			double seconds, cpu_us;
