@@ -161,6 +161,7 @@ struct dead_writer {
 
 struct reclaim {
 	struct fsobj_root *root;
+	int leases_fd;
 	struct dead_writer dead[DEAD_MAX];
 	uint32_t dead_count;
 	int64_t removed;
@@ -220,11 +221,27 @@ static void leases_judge(struct reclaim *reclaim, int folder_fd)
 	closedir(dir);
 }
 
+/* A temporary file whose lease nobody has any more, found while looking for others. */
+static void reclaim_leaseless(struct reclaim *reclaim, int folder_fd, const char *leaf,
+			      const char *uuid)
+{
+	char lease[FSOBJ_UUID_CHARS + 1];
+
+	memcpy(lease, uuid, FSOBJ_UUID_CHARS);
+	lease[FSOBJ_UUID_CHARS] = '\0';
+	if (!reclaim->root->info.local || !uuid_valid(lease))
+		return;
+	if (faccessat(reclaim->leases_fd, lease, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
+	    errno == ENOENT && unlinkat(folder_fd, leaf, 0) == 0)
+		reclaim->removed++;
+}
+
 static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *leaf, const char *path,
 			 size_t path_bytes)
 {
 	struct reclaim *reclaim = walk->context;
 	const char *uuid = leaf + strlen(FSOBJ_TEMP_PREFIX);
+	bool known = false;
 	struct stat st;
 
 	(void)path;
@@ -237,6 +254,7 @@ static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *lea
 
 		if (memcmp(dead->uuid, uuid, FSOBJ_UUID_CHARS) != 0)
 			continue;
+		known = true;
 		if (dead->by_age && (fstatat(folder_fd, leaf, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
 				     reclaim->now_s - st.st_mtim.tv_sec < LEASE_AGE_S))
 			dead->kept = true;
@@ -245,6 +263,8 @@ static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *lea
 		else if (errno != ENOENT)
 			dead->kept = true;
 	}
+	if (!known)
+		reclaim_leaseless(reclaim, folder_fd, leaf, uuid);
 	return 0;
 }
 
@@ -263,6 +283,7 @@ int64_t fsobj_reclaim(struct fsobj_root *root)
 		return error == -ENOENT ? 0 : error;
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	reclaim.now_s = now.tv_sec;
+	reclaim.leases_fd = folder.fd;
 	leases_judge(&reclaim, folder.fd);
 	/* Without a dead writer there is nothing to look for, and no folder is listed. */
 	if (reclaim.dead_count > 0)

@@ -61,9 +61,7 @@ static int posix_root_open(struct kvc_plugin_backend *backend, const struct kvc_
 	error = fsobj_root_open(&backend->files, params, &root->files);
 	if (error != 0)
 		goto free_root;
-	error = posix_engine_choose(backend, root);
-	if (error != 0)
-		goto close_files;
+	posix_engine_choose(backend, root);
 	error = -pthread_mutex_init(&root->lock, NULL);
 	if (error != 0)
 		goto close_files;

@@ -38,7 +38,7 @@ struct kvc_plugin_container {
 /* probe.c: the order of engines from the parameters; probes each once. */
 int posix_choices_make(struct kvc_plugin_backend *backend, const struct kvc_backend_params *params);
 /* The engine for a root, with a note when it is not the first one. */
-int posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root);
+void posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root);
 void posix_reason(const struct kvc_host *host, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -133,24 +133,35 @@ static void depth_limit(struct kvc_plugin_backend *backend, const struct kvc_bac
 		backend->max_depth = (uint32_t)number;
 }
 
-static void choices_probe(struct kvc_plugin_backend *backend)
+/* 0 when at least one can be used. */
+static int choices_probe(struct kvc_plugin_backend *backend)
 {
+	const struct posix_choice *first = &backend->choices[0];
+	bool usable = false;
+
 	for (uint32_t i = 0; i < backend->choice_count; i++) {
 		struct posix_choice *choice = &backend->choices[i];
 
 		choice->error = choice->engine->probe(choice->why, sizeof(choice->why));
+		usable = usable || choice->error == 0;
 	}
+	if (usable)
+		return 0;
+	posix_reason(backend->host, "I/O engine %s is demanded and cannot be used: %s",
+		     first->engine->name, first->why);
+	return -ENODEV; /* whatever the probe said: docs/errors.md */
 }
 
 int posix_choices_make(struct kvc_plugin_backend *backend, const struct kvc_backend_params *params)
 {
+	const char *list = params->io_engines != NULL ? params->io_engines : "";
 	int error;
 
 	backend->max_depth = POSIX_DEPTH_DEFAULT;
 	/* 0, the default of both, leaves it at the queue's depth. */
 	depth_limit(backend, params, "ios_pool_size");
 	depth_limit(backend, params, "kernel_queue_size");
-	error = choices_parse(backend, params->io_engines != NULL ? params->io_engines : "");
+	error = choices_parse(backend, list);
 	if (error != 0)
 		return error;
 	backend->ordered = backend->choice_count > 0;
@@ -158,12 +169,10 @@ int posix_choices_make(struct kvc_plugin_backend *backend, const struct kvc_back
 	error = choices_demanded(backend, params);
 	if (error != 0)
 		return error;
-	for (size_t i = 0; backend->choice_count == 0 ||
-			   (!backend->ordered && !backend->demanded && i < POSIX_ENGINES);
-	     i++)
+	/* What was not named comes after what was. */
+	for (size_t i = 0; !backend->demanded && i < POSIX_ENGINES; i++)
 		(void)choice_add(backend, engines[i]->name, strlen(engines[i]->name));
-	choices_probe(backend);
-	return 0;
+	return choices_probe(backend);
 }
 
 /* Where every I/O is a copy, more than one core should copy. */
@@ -173,31 +182,22 @@ static bool threads_preferred(const struct kvc_plugin_backend *backend,
 	return !backend->ordered && !backend->demanded && !fsobj_root_info(root->files)->direct;
 }
 
-int posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root)
+void posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root)
 {
-	const struct posix_choice *refused = NULL;
+	const struct posix_choice *choice = &backend->choices[0];
 
 	root->note[0] = '\0';
 	if (threads_preferred(backend, root)) {
 		root->engine = &posix_engine_threads;
-		return 0;
+		return;
 	}
-	for (uint32_t i = 0; i < backend->choice_count; i++) {
-		const struct posix_choice *choice = &backend->choices[i];
-
-		if (choice->error == 0) {
-			root->engine = choice->engine;
-			if (refused != NULL)
-				(void)snprintf(root->note, sizeof(root->note),
-					       "I/O engine %s refused (%s): %s is used",
-					       refused->engine->name, refused->why,
-					       choice->engine->name);
-			return 0;
-		}
-		if (refused == NULL)
-			refused = choice;
-	}
-	posix_reason(backend->host, "I/O engine %s is demanded and cannot be used: %s",
-		     refused->engine->name, refused->why);
-	return refused->error;
+	/* One of them passed its probe, or the backend would not be open. */
+	while (choice->error != 0)
+		choice++;
+	root->engine = choice->engine;
+	if (choice != &backend->choices[0])
+		(void)snprintf(root->note, sizeof(root->note),
+			       "I/O engine %s refused (%s): %s is used",
+			       backend->choices[0].engine->name, backend->choices[0].why,
+			       choice->engine->name);
 }

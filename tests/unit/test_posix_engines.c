@@ -59,6 +59,7 @@ static const struct kvc_plugin *plugin;
 static char location[512];
 static char reason[512];
 static const char *kill_at;
+static char skipped[512];     /* why an engine cannot be had here */
 static unsigned char *memory; /* 8 MiB, aligned */
 #define MEMORY_BYTES (8u << 20)
 
@@ -145,11 +146,13 @@ static void queue_open(struct rig *rig, uint32_t depth)
 static bool rig_open(struct rig *rig, const struct mode *mode)
 {
 	memset(rig, 0, sizeof(*rig));
-	assert_int_equal(backend_open(mode->engine, true, mode->direct, NULL, &rig->backend), 0);
-	if (root_open(rig) != 0) {
-		(void)plugin->backend_close(rig->backend);
+	if (backend_open(mode->engine, true, mode->direct, NULL, &rig->backend) != 0) {
+		if (strstr(reason, mode->engine) == NULL)
+			fail_msg("%s: refused for \"%s\"", mode->engine, reason);
+		(void)snprintf(skipped, sizeof(skipped), "%s", reason);
 		return false;
 	}
+	assert_int_equal(root_open(rig), 0);
 	rig->attributes.size = sizeof(rig->attributes);
 	assert_int_equal(plugin->root_query(rig->root, &rig->attributes), 0);
 	assert_string_equal(rig->attributes.io_engine, mode->engine);
@@ -825,17 +828,14 @@ static void choice(const char *engines, bool demanded, bool direct, const char *
 	assert_int_equal(plugin->backend_close(rig.backend), 0);
 }
 
-static bool uring_works(void)
+static bool engine_works(const char *name)
 {
-	struct rig rig = { .queue = NULL };
-	int error;
+	struct kvc_plugin_backend *backend;
 
-	assert_int_equal(backend_open("io_uring", true, true, NULL, &rig.backend), 0);
-	error = root_open(&rig);
-	if (error == 0)
-		assert_int_equal(plugin->root_close(rig.root), 0);
-	assert_int_equal(plugin->backend_close(rig.backend), 0);
-	return error == 0;
+	if (backend_open(name, true, true, NULL, &backend) != 0)
+		return false;
+	assert_int_equal(plugin->backend_close(backend), 0);
+	return true;
 }
 
 static void settings_choose_the_engine(void **state)
@@ -843,13 +843,15 @@ static void settings_choose_the_engine(void **state)
 	struct kvc_plugin_backend *backend;
 
 	(void)state;
-	if (uring_works())
+	if (engine_works("io_uring"))
 		choice("", false, true, NULL, "io_uring", NULL);
 	choice("", false, false, NULL, "threads", NULL);
 	choice("threads,io_uring", false, true, NULL, "threads", NULL);
-	choice("posix_aio", true, true, NULL, "posix_aio", NULL);
 	choice("", false, true, "use_aio", "linux_aio", NULL);
-	choice("", false, true, "use_posix_aio", "posix_aio", NULL);
+	if (engine_works("posix_aio")) {
+		choice("posix_aio", true, true, NULL, "posix_aio", NULL);
+		choice("", false, true, "use_posix_aio", "posix_aio", NULL);
+	}
 	choice("", false, false, "use_aio", "linux_aio", NULL);
 	assert_int_equal(backend_open("warp", true, true, NULL, &backend), -EINVAL);
 	assert_non_null(strstr(reason, "\"warp\""));
@@ -875,14 +877,12 @@ static void uring_forbid(unsigned int error)
 
 static void refused_uring_child(unsigned int error)
 {
-	struct rig rig = { .queue = NULL };
+	struct kvc_plugin_backend *backend;
 
 	uring_forbid(error);
 	choice("", false, true, NULL, "linux_aio", "io_uring");
-	if (backend_open("", false, true, "use_uring", &rig.backend) == 0) {
-		assert_int_equal(root_open(&rig), -(int)error);
-		assert_int_equal(plugin->backend_close(rig.backend), 0);
-	}
+	choice("io_uring", false, true, NULL, "linux_aio", "io_uring");
+	assert_int_equal(backend_open("", false, true, "use_uring", &backend), -ENODEV);
 	assert_non_null(strstr(reason, "io_uring"));
 	assert_non_null(strstr(reason, "demanded"));
 	_exit(0);
@@ -1072,5 +1072,9 @@ int main(int argc, char **argv)
 	failed = cmocka_run_group_tests(tests, load, unload);
 	if (failed == 0)
 		failed = cmocka_run_group_tests(choices, load, unload);
+	if (failed == 0 && skipped[0] != '\0') {
+		printf("SKIP: %s\n", skipped);
+		return 77;
+	}
 	return failed;
 }
