@@ -206,9 +206,7 @@ struct replay {
 	uint32_t client_count; /* that have begun */
 	struct replay_outcome outcome;
 	struct cli_progress progress;
-	uint32_t pass;
 	uint64_t objects_per_page;
-	uint64_t main_cpu_ns;
 };
 
 static int open_trace(struct replay *replay)
@@ -410,11 +408,10 @@ static int set_up(struct replay *replay)
 static void tick(void *context)
 {
 	struct replay *replay = context;
-	uint64_t before = replay_reader_total(replay->reader) * replay->pass;
 
 	if (cli_interrupted())
 		atomic_store(&replay->shared.stop, true);
-	cli_progress_update(&replay->progress, before + replay_reader_position(replay->reader));
+	cli_progress_update(&replay->progress, atomic_load(&replay->shared.played));
 }
 
 static uint64_t process_cpu_ns(void)
@@ -460,6 +457,22 @@ static int run_pass(struct replay *replay)
 	return error;
 }
 
+/* How many requests there are for the progress bar; 0 = not known. */
+static uint64_t expected_requests(const struct replay *replay)
+{
+	const struct kvc_cli *cli = replay->cli;
+	const struct replay_options *options = &replay->options;
+	uint64_t lines = 0;
+
+	if (cli->json || cli->quiet || cli->no_progress || replay_reader_total(replay->reader) == 0)
+		return 0;
+	if (replay_lines(options->trace, &lines) != 0)
+		return 0;
+	if (options->limit > 0 && options->limit < lines)
+		lines = options->limit;
+	return lines * options->passes;
+}
+
 /* All passes. The exit code of what ended it early, or 0. */
 static int run(struct replay *replay)
 {
@@ -467,15 +480,12 @@ static int run(struct replay *replay)
 	struct replay_shared *shared = &replay->shared;
 	int error = 0;
 
-	cli_progress_begin(cli, &replay->progress, "replay",
-			   replay->options.limit > 0 ?
-				   0 :
-				   replay_reader_total(replay->reader) * replay->options.passes,
-			   CLI_UNIT_BYTES);
+	cli_progress_begin(cli, &replay->progress, "replay", expected_requests(replay),
+			   CLI_UNIT_COUNT);
 	shared->start_ns = replay_now_ns();
 	stats_series_begin(&shared->series);
-	for (replay->pass = 0; replay->pass < replay->options.passes; replay->pass++) {
-		if (replay->pass > 0)
+	for (uint32_t pass = 0; pass < replay->options.passes; pass++) {
+		if (pass > 0)
 			error = replay_reader_rewind(replay->reader);
 		if (error == 0)
 			error = run_pass(replay);

@@ -344,6 +344,7 @@ void replay_client_play(struct replay_client *client, const struct replay_reques
 	pass.get_bytes = client->operations[KVC_GET].bytes - got;
 	pass.set_bytes = client->operations[KVC_SET].bytes - stored;
 	stats_pass_add(&client->pass, &pass);
+	atomic_fetch_add(&shared->played, 1);
 	pthread_mutex_lock(&shared->lock);
 	stats_series_add(&shared->series, (double)(replay_now_ns() - shared->start_ns) / 1e9,
 			 &pass);

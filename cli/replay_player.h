@@ -32,6 +32,7 @@ struct replay_shared {
 	struct replay_lru *tier; /* NULL: none */
 	uint64_t start_ns;
 	atomic_bool stop;
+	_Atomic uint64_t played; /* requests */
 
 	pthread_mutex_t lock; /* of everything below, and the tier */
 	struct replay_meter meters[KVC_OPERATION_COUNT];

@@ -22,7 +22,6 @@ struct replay_reader {
 	size_t line_bytes;
 	size_t line_capacity;
 	uint64_t line_number;
-	uint64_t position;
 	uint64_t total;
 	uint64_t sequence;
 	uint64_t bad_lines;
@@ -99,7 +98,6 @@ int replay_reader_rewind(struct replay_reader *reader)
 			    strerrordesc_np(errno));
 	free(reader->pending);
 	reader->pending = NULL;
-	reader->position = 0;
 	reader->line_number = 0;
 	return 0;
 }
@@ -110,7 +108,6 @@ static void skip_line(struct replay_reader *reader)
 	int byte;
 
 	while ((byte = getc_unlocked(reader->file)) != EOF) {
-		reader->position++;
 		if (byte == '\n')
 			return;
 	}
@@ -124,7 +121,6 @@ static int read_line(struct replay_reader *reader)
 	reader->line_bytes = 0;
 	reader->line_number++;
 	while ((byte = getc_unlocked(reader->file)) != EOF && byte != '\n') {
-		reader->position++;
 		if (reader->line_bytes == LINE_BYTES_MAX) {
 			skip_line(reader);
 			return fail(reader, -EINVAL, "longer than %u MiB", LINE_BYTES_MAX >> 20);
@@ -145,7 +141,6 @@ static int read_line(struct replay_reader *reader)
 			return fail(reader, -EIO, "%s", strerrordesc_np(errno));
 		return reader->line_bytes > 0;
 	}
-	reader->position++;
 	return 1;
 }
 
@@ -462,11 +457,6 @@ enum replay_form replay_reader_form(const struct replay_reader *reader)
 	return reader->form;
 }
 
-uint64_t replay_reader_position(const struct replay_reader *reader)
-{
-	return reader->position;
-}
-
 uint64_t replay_reader_total(const struct replay_reader *reader)
 {
 	return reader->total;
@@ -480,6 +470,29 @@ uint64_t replay_reader_bad_lines(const struct replay_reader *reader)
 uint64_t replay_reader_dropped(const struct replay_reader *reader)
 {
 	return reader->dropped;
+}
+
+int replay_lines(const char *path, uint64_t *out)
+{
+	FILE *file = fopen(path, "re");
+	char buffer[16384], last = '\n';
+	uint64_t lines = 0;
+	size_t got;
+	int error = 0;
+
+	if (file == NULL)
+		return -errno;
+	while ((got = fread(buffer, 1, sizeof(buffer), file)) > 0) {
+		for (size_t i = 0; i < got; i++)
+			lines += buffer[i] == '\n';
+		last = buffer[got - 1];
+	}
+	if (ferror(file))
+		error = -EIO;
+	fclose(file);
+	if (error == 0)
+		*out = lines + (last != '\n');
+	return error;
 }
 
 const char *replay_form_name(enum replay_form form)

@@ -63,8 +63,7 @@ int replay_reader_rewind(struct replay_reader *reader);
 const char *replay_reader_error(const struct replay_reader *reader);
 enum replay_form replay_reader_form(const struct replay_reader *reader);
 
-/* Bytes read so far in this pass, and in all (0 = not known). */
-uint64_t replay_reader_position(const struct replay_reader *reader);
+/* The trace's bytes; 0 = not known. */
 uint64_t replay_reader_total(const struct replay_reader *reader);
 
 uint64_t replay_reader_bad_lines(const struct replay_reader *reader);
@@ -72,6 +71,9 @@ uint64_t replay_reader_bad_lines(const struct replay_reader *reader);
 uint64_t replay_reader_dropped(const struct replay_reader *reader);
 
 void replay_reader_close(struct replay_reader *reader);
+
+/* replay_lines - counts the lines of a file. Errors: errno. */
+int replay_lines(const char *path, uint64_t *out);
 
 const char *replay_form_name(enum replay_form form);
 uint32_t replay_form_page_tokens(enum replay_form form);
