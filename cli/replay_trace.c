@@ -107,10 +107,9 @@ static void skip_line(struct replay_reader *reader)
 {
 	int byte;
 
-	while ((byte = getc_unlocked(reader->file)) != EOF) {
-		if (byte == '\n')
-			return;
-	}
+	do {
+		byte = getc_unlocked(reader->file);
+	} while (byte != EOF && byte != '\n');
 }
 
 /* One line without its end into reader->line: 1, 0 at the end, -EINVAL when it is endless. */
