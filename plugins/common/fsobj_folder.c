@@ -191,12 +191,15 @@ void fsobj_folder_put(struct fsobj_root *root, struct fsobj_folder *folder)
 	folder->slot = -1;
 }
 
-bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folder)
+bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folder, int error)
 {
 	struct fsobj_folders *folders = &root->folders;
 	struct fsobj_slot *slot;
 	struct stat st;
 
+	/* ext4 says EPERM to a new file in a removed folder. */
+	if (error != -ENOENT && error != -ESTALE && error != -EPERM)
+		return false;
 	if (fstat(folder->fd, &st) == 0 && st.st_nlink > 0)
 		return false;
 	if (folder->slot >= 0) {
@@ -297,7 +300,7 @@ static int folder_lookup(struct fsobj_root *root, const char *path, size_t bytes
 		if (error != 0)
 			return error;
 		error = path_open(root, top.fd, path, bytes, create, &fd);
-		if ((error == -ENOENT || error == -ESTALE) && fsobj_folder_gone(root, &top))
+		if (fsobj_folder_gone(root, &top, error))
 			error = -ESTALE;
 		fsobj_folder_put(root, &top);
 		if (error != 0)

@@ -47,6 +47,7 @@ struct fsobj_lease {
 	int fd;
 	char uuid[FSOBJ_UUID_CHARS + 1];
 	int64_t touched_s;
+	pid_t owner; /* a forked child leaves the lease alone */
 	atomic_uint_fast64_t temp_count;
 };
 
@@ -75,12 +76,16 @@ void fsobj_folders_fini(struct fsobj_folders *folders);
 int fsobj_folder_get(struct fsobj_root *root, const char *path, size_t bytes, bool create,
 		     struct fsobj_folder *out);
 void fsobj_folder_put(struct fsobj_root *root, struct fsobj_folder *folder);
-/* After -ENOENT or -ESTALE from a call on the folder: is the folder itself gone? It then is
- * forgotten, and the next get looks it up (or makes it) again. */
-bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folder);
+/* After an error from a call on the folder: does it come from the folder itself being gone? It then
+ * is forgotten, and the next get looks it up (or makes it) again. */
+bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folder, int error);
 /* Splits name: *folder_bytes of path, then the leaf. -EINVAL for names that are none. */
 int fsobj_name_split(const char *name, uint32_t name_bytes, uint32_t *folder_bytes);
 int fsobj_root_folder_open(struct fsobj_root *root, bool create, bool explain, int *out);
+
+/* fsobj_publish.c */
+/* Gives the file without a name that is open at fd its name. */
+int fsobj_link(struct fsobj_root *root, int fd, int folder_fd, const char *leaf);
 
 /* fsobj_probe.c */
 /* What the probe calls; tests put their own there. */

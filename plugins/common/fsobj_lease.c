@@ -53,42 +53,64 @@ static bool lock_unknown(int error)
 	return error == -EINVAL || error == -ENOLCK || error == -ENOSYS || error == -EOPNOTSUPP;
 }
 
+/* Locked before it has its name: nobody can take it for that of a dead writer. */
+static int lease_make_locked(struct fsobj_root *root, int folder_fd)
+{
+	int fd = openat(folder_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, root->file_mode);
+	int error;
+
+	if (fd < 0)
+		return -errno;
+	error = lease_lock(fd);
+	if (error == 0 || lock_unknown(error))
+		error = fsobj_link(root, fd, folder_fd, root->lease.uuid);
+	if (error != 0) {
+		close(fd);
+		return error;
+	}
+	root->lease.fd = fd;
+	return 0;
+}
+
+/* The same where O_TMPFILE is missing. Another process may find the lease before it is locked: it
+ * then holds the lock or has removed the file, which is why this can return -EAGAIN. */
+static int lease_make_named(struct fsobj_root *root, int folder_fd)
+{
+	int fd = openat(folder_fd, root->lease.uuid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
+			root->file_mode);
+	struct stat st;
+	int error;
+
+	if (fd < 0)
+		return -errno;
+	error = lease_lock(fd);
+	if ((error == 0 || lock_unknown(error)) && fstat(fd, &st) == 0 && st.st_nlink > 0) {
+		root->lease.fd = fd;
+		return 0;
+	}
+	close(fd);
+	return -EAGAIN;
+}
+
 static int lease_make(struct fsobj_root *root)
 {
+	static const struct timespec pause = { .tv_nsec = 5000000 };
 	struct fsobj_folder folder;
-	struct stat st;
-	int error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), true, &folder);
-	int fd;
+	int error = -EAGAIN;
 
-	if (error != 0)
-		return error;
-	/* Another process may take the fresh lease for a dead one before it is locked: it then
-	 * holds the lock or has removed the file, and the next round makes a new one. */
-	for (int attempt = 0; attempt < 100; attempt++) {
-		fd = openat(folder.fd, root->lease.uuid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
-			    root->file_mode);
-		if (fd < 0) {
-			error = -errno;
-			if (error == -ENOENT && fsobj_folder_gone(root, &folder)) {
-				fsobj_folder_put(root, &folder);
-				error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES),
-							 true, &folder);
-				if (error == 0)
-					continue;
-			}
-			break;
-		}
-		error = lease_lock(fd);
-		if ((error == 0 || lock_unknown(error)) && fstat(fd, &st) == 0 && st.st_nlink > 0) {
-			root->lease.fd = fd;
-			error = 0;
-			break;
-		}
-		close(fd);
-		error = -EAGAIN;
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	for (int attempt = 0; attempt < 200 && error == -EAGAIN; attempt++) {
+		if (attempt > 0)
+			(void)nanosleep(&pause, NULL);
+		error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), true, &folder);
+		if (error != 0)
+			return error;
+		error = root->info.tmpfile ? lease_make_locked(root, folder.fd) :
+					     lease_make_named(root, folder.fd);
+		if (fsobj_folder_gone(root, &folder, error))
+			error = -EAGAIN;
+		fsobj_folder_put(root, &folder);
 	}
-	fsobj_folder_put(root, &folder);
+	root->lease.owner = getpid();
 	return error;
 }
 
@@ -124,7 +146,7 @@ void fsobj_lease_fini(struct fsobj_root *root)
 	struct stat st;
 
 	if (lease->fd >= 0) {
-		if (fstat(lease->fd, &st) == 0 && st.st_nlink > 0 &&
+		if (lease->owner == getpid() && fstat(lease->fd, &st) == 0 && st.st_nlink > 0 &&
 		    fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder) ==
 			    0) {
 			(void)unlinkat(folder.fd, lease->uuid, 0);

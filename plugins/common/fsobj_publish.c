@@ -74,15 +74,14 @@ int fsobj_stat(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 	int error = fsobj_name_split(name, name_bytes, &folder_bytes);
 
 	for (int attempt = 0; error == 0 && attempt < 3; attempt++) {
-		bool gone = false;
+		bool gone;
 
 		error = fsobj_folder_get(root, name, folder_bytes, false, &folder);
 		if (error != 0)
 			return error;
 		if (fstatat(folder.fd, leaf_of(name, folder_bytes), &st, AT_SYMLINK_NOFOLLOW) != 0)
 			error = -errno;
-		if (error == -ENOENT || error == -ESTALE)
-			gone = fsobj_folder_gone(root, &folder);
+		gone = fsobj_folder_gone(root, &folder, error);
 		fsobj_folder_put(root, &folder);
 		if (!gone)
 			break;
@@ -119,14 +118,13 @@ int fsobj_open(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 
 	file_init(file, name, name_bytes);
 	for (int attempt = 0; error == 0 && attempt < 3; attempt++) {
-		bool gone = false;
+		bool gone;
 
 		error = fsobj_folder_get(root, name, folder_bytes, false, &folder);
 		if (error != 0)
 			return error;
 		error = leaf_open(root, folder.fd, leaf_of(name, folder_bytes), O_RDONLY, file);
-		if (error == -ENOENT || error == -ESTALE)
-			gone = fsobj_folder_gone(root, &folder);
+		gone = fsobj_folder_gone(root, &folder, error);
 		fsobj_folder_put(root, &folder);
 		if (!gone)
 			break;
@@ -209,8 +207,7 @@ int fsobj_create(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 		if (error != 0)
 			return error;
 		error = temp_open(root, file);
-		if ((error != -ENOENT && error != -ESTALE) ||
-		    !fsobj_folder_gone(root, &file->folder))
+		if (!fsobj_folder_gone(root, &file->folder, error))
 			break;
 		fsobj_folder_put(root, &file->folder);
 		error = attempt < 2 ? 0 : -ENOENT;
@@ -225,38 +222,37 @@ int fsobj_create(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 	return 0;
 }
 
-/* Gives the file without a name its name. */
-static int file_link(struct fsobj_root *root, const struct fsobj_file *file, const char *leaf)
+int fsobj_link(struct fsobj_root *root, int fd, int folder_fd, const char *leaf)
 {
 	char proc[64];
 
 	if (!atomic_load_explicit(&root->link_by_proc, memory_order_relaxed)) {
-		if (linkat(file->fd, "", file->folder.fd, leaf, AT_EMPTY_PATH) == 0)
+		if (linkat(fd, "", folder_fd, leaf, AT_EMPTY_PATH) == 0)
 			return 0;
 		if (errno != ENOENT && errno != EPERM && errno != EACCES)
 			return -errno;
 	}
-	(void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", file->fd);
-	if (linkat(AT_FDCWD, proc, file->folder.fd, leaf, AT_SYMLINK_FOLLOW) != 0)
+	(void)snprintf(proc, sizeof(proc), "/proc/self/fd/%d", fd);
+	if (linkat(AT_FDCWD, proc, folder_fd, leaf, AT_SYMLINK_FOLLOW) != 0)
 		return -errno;
 	atomic_store_explicit(&root->link_by_proc, true, memory_order_relaxed);
 	return 0;
 }
 
-/* file_link(), in a folder that may have been removed since the file was begun. */
+/* fsobj_link(), in a folder that may have been removed since the file was begun. */
 static int file_link_anywhere(struct fsobj_root *root, struct fsobj_file *file, const char *leaf)
 {
-	int error = file_link(root, file, leaf);
+	int error = fsobj_link(root, file->fd, file->folder.fd, leaf);
 
-	for (int attempt = 0; attempt < 2 && (error == -ENOENT || error == -ESTALE); attempt++) {
-		if (!fsobj_folder_gone(root, &file->folder))
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (!fsobj_folder_gone(root, &file->folder, error))
 			break;
 		fsobj_folder_put(root, &file->folder);
 		error = fsobj_folder_get(root, file->name, file_folder_bytes(file), true,
 					 &file->folder);
 		if (error != 0)
 			return error;
-		error = file_link(root, file, leaf);
+		error = fsobj_link(root, file->fd, file->folder.fd, leaf);
 	}
 	return error;
 }
@@ -450,7 +446,7 @@ int fsobj_remove(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 		error = -EROFS;
 	for (int attempt = 0; error == 0 && attempt < 3; attempt++) {
 		const char *leaf = leaf_of(name, folder_bytes);
-		bool gone = false;
+		bool gone;
 
 		error = fsobj_folder_get(root, name, folder_bytes, false, &folder);
 		if (error != 0)
@@ -459,8 +455,7 @@ int fsobj_remove(struct fsobj_root *root, const char *name, uint32_t name_bytes,
 			error = remove_version(root, folder.fd, leaf, if_version);
 		else if (unlinkat(folder.fd, leaf, 0) != 0)
 			error = -errno;
-		if (error == -ENOENT)
-			gone = fsobj_folder_gone(root, &folder);
+		gone = fsobj_folder_gone(root, &folder, error);
 		fsobj_folder_put(root, &folder);
 		if (!gone)
 			break;

@@ -92,7 +92,7 @@ int fsobj_walk_run(struct fsobj_root *root, struct fsobj_walk *walk)
 		return error;
 	fd = openat(top.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	error = fd < 0 ? -errno : walk_folder(walk, fd, &path);
-	if (error == -ENOENT && fsobj_folder_gone(root, &top))
+	if (fsobj_folder_gone(root, &top, error))
 		error = 0;
 	fsobj_folder_put(root, &top);
 	return error;

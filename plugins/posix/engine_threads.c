@@ -22,6 +22,7 @@ struct workers {
 	uint32_t idle;
 	uint32_t count;
 	bool stop;
+	pid_t owner; /* a forked child has none of the threads */
 	pthread_t threads[WORKERS_DIRECT];
 };
 
@@ -92,6 +93,9 @@ static void *worker_main(void *argument)
 
 static void workers_stop(struct workers *workers)
 {
+	/* Nor can it know in which state it got the lock: what it has is left alone. */
+	if (workers->owner != getpid())
+		return;
 	pthread_mutex_lock(&workers->lock);
 	workers->stop = true;
 	pthread_cond_broadcast(&workers->wake);
@@ -113,6 +117,7 @@ static int workers_start(uint32_t count, struct workers **out)
 
 	if (workers == NULL)
 		return -ENOMEM;
+	workers->owner = getpid();
 	pthread_mutex_init(&workers->lock, NULL);
 	pthread_cond_init(&workers->wake, NULL);
 	sigfillset(&all);

@@ -59,8 +59,6 @@ static int uring_queue_open(struct kvc_plugin_queue *queue)
 		free(uring);
 		return error;
 	}
-	/* A child must not share the rings with its parent. */
-	(void)io_uring_ring_dontfork(&uring->ring);
 	queue->engine_queue = uring;
 	return 0;
 }

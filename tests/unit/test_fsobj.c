@@ -333,6 +333,13 @@ static void folders_removed_at_run_time_are_made_again(void **state)
 	assert_int_equal(size_of(root, "n/00/key"), 50);
 	assert_int_equal(count_files(location, root->lease.uuid), 1);
 
+	/* Nobody has looked between the removal and the set. */
+	remove_tree(folder);
+	assert_int_equal(put(root, "n/00/key", 50, false, &seen), 0);
+	remove_tree(location);
+	assert_int_equal(put(root, "n/00/key", 50, true, &seen), 0);
+	assert_int_equal(size_of(root, "n/00/key"), 50);
+
 	/* Between begin and publish. */
 	assert_int_equal(begin(root, "n/00/late", 60, &file), 0);
 	remove_tree(location);
