@@ -188,7 +188,8 @@ static const struct argp replay_argp = {
 	       "prefix are stored, get of those, set of the rest. Page bytes are made from the key "
 	       "and compared on every get. Exit code 1 when a byte was wrong.\v"
 	       "TRACE is in the Mooncake form, the compact form, or a recording of trace_file "
-	       "(docs/trace-format.md). The hit rate counts the leading pages of a request that "
+	       "(docs/trace-format.md). Pages have 512 tokens in the Mooncake form and 64 in the "
+	       "others, unless --page-tokens is given. The hit rate counts the leading pages of a request that "
 	       "need not be computed; of a recording, the pages that get asked for. GB/s is "
 	       "10^9 bytes per second while at least one call was running.",
 };
