@@ -153,15 +153,17 @@ void kvc_queue_return(struct kvc_queue *queue)
 {
 	struct kvc_root *root = queue->root;
 	const bool keep = !queue->broken;
+	const bool parked = !keep && kvc_queue_destroy(queue) != 0;
 
-	/* A broken queue that cannot be destroyed owns memory: it stays for the process's life. */
-	if (!keep)
-		(void)kvc_queue_destroy(queue);
+	/* A broken queue that cannot be destroyed owns memory: it stays for the process's life, and
+	 * so does its root. */
+	if (parked)
+		kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
 	pthread_mutex_lock(&root->queue_lock);
 	if (keep) {
 		queue->next = root->idle;
 		root->idle = queue;
-	} else {
+	} else if (!parked) {
 		root->queue_count--;
 	}
 	pthread_cond_signal(&root->queue_idle);

@@ -35,7 +35,10 @@ struct session {
 	uint64_t room;	      /* bytes that may be written; UINT64_MAX until it is asked for */
 	bool room_known;
 	enum kvc_deadline_kind kind;
-	bool cancelled; /* the queue was told to */
+	bool cancelled;	 /* the queue was told to */
+	int error;	 /* why the queue is broken */
+	uint64_t late_ns; /* how long after the deadline I/O came back, at most */
+	bool ended;	 /* it has been looked at after its end */
 	bool waited;	/* poll() has returned 0: event_fd may be waited on */
 };
 
@@ -129,7 +132,7 @@ static void finish(struct kvc_request *request, struct kvc_result result)
 			kvc_usage_add(root->usage, ns_hash,
 				      (int64_t)request->shape->stored_bytes -
 					      (int64_t)request->previous_bytes,
-				      request->previous_bytes ? 0 : 1);
+				      request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK) {
 		kvc_usage_add(root->usage, ns_hash, -(int64_t)request->previous_bytes, -1);
 	} else if (request->op == KVC_GET &&
@@ -357,6 +360,7 @@ static void break_queue(struct session *s, int error)
 	const struct kvc_result result = kvc_result_of_errno(error);
 
 	s->queue->broken = true;
+	s->error = error;
 	drop_ready(s, result);
 	for (; s->todo; s->todo = s->todo->next)
 		finish(s->todo, result);
@@ -380,6 +384,8 @@ static void submit(struct session *s)
 		break_queue(s, -accepted);
 		return;
 	}
+	if (accepted > (int)count)
+		accepted = (int)count;
 	if (accepted < (int)count)
 		kvc_counters_add(s->queue->root->store->counters, KVC_COUNTER_RETRIES, 1);
 	for (int i = 0; i < accepted; i++) {
@@ -394,6 +400,14 @@ static void submit(struct session *s)
 }
 
 /* ---------------------------------------------------------------- completions */
+
+/* What an object that goes takes with it; a size that the plugin cannot tell counts as none. */
+static void note_previous(struct kvc_request *request, const struct kvc_completion *c)
+{
+	request->replaces = c->result >= 0 || c->result == -EEXIST;
+	request->previous_bytes =
+		!request->replaces || c->object_bytes == KVC_BYTES_UNKNOWN ? 0 : c->object_bytes;
+}
 
 static bool has_version(const struct kvc_completion *completion)
 {
@@ -410,7 +424,7 @@ static bool remove_wrong(struct session *s, struct kvc_slot *slot,
 	    kvc_now_ns() >= request->deadline_ns)
 		return false;
 	request->step = KVC_STEP_REMOVE_WRONG;
-	request->previous_bytes = completion->object_bytes;
+	note_previous(request, completion);
 	slot->descriptor.if_version[0] = completion->version[0];
 	slot->descriptor.if_version[1] = completion->version[1];
 	begin_step(s, slot);
@@ -431,22 +445,31 @@ static void read_done(struct session *s, struct kvc_slot *slot, const struct kvc
 	give_slot(s, slot);
 }
 
+/* A set that does not keep what is there: told to, or it could not be read just now. */
+static bool wants_over(const struct kvc_request *request)
+{
+	return (request->flags & KVC_TRANSFER_OVERWRITE) ||
+	       kvc_mark_active(&request->root->marks, request->mark_id);
+}
+
 static void stat_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
 {
 	struct kvc_request *request = slot->request;
-	const bool there = c->result >= 0 && kvc_verify_size(request, c->object_bytes);
+	/* Where sizes are not known, a get finds out whether it is whole. */
+	const bool there = c->result >= 0 && (c->object_bytes == KVC_BYTES_UNKNOWN ||
+					      kvc_verify_size(request, c->object_bytes));
 
 	if (c->result < 0 && c->result != -ENOENT) {
 		finish(request, kvc_result_of_errno((int)-c->result));
 	} else if (request->op == KVC_SET &&
-		   (!there || (request->flags & KVC_TRANSFER_OVERWRITE))) {
+		   (!there || wants_over(request))) {
 		request->step = c->result < 0 ? KVC_STEP_WRITE_NEW : KVC_STEP_WRITE_OVER;
-		request->previous_bytes = c->result < 0 ? 0 : c->object_bytes;
+		note_previous(request, c);
 		begin_step(s, slot);
 		return;
 	} else if (request->op == KVC_REMOVE && c->result >= 0) {
 		request->step = KVC_STEP_REMOVE;
-		request->previous_bytes = c->object_bytes;
+		note_previous(request, c);
 		begin_step(s, slot);
 		return;
 	} else if (there) {
@@ -471,13 +494,14 @@ static void write_done(struct session *s, struct kvc_slot *slot, const struct kv
 	struct kvc_request *request = slot->request;
 
 	if (c->result == -EEXIST && request->step == KVC_STEP_WRITE_NEW) {
-		/* Another writer was first: its object is as good, when it is whole. */
-		if (kvc_verify_size(request, c->object_bytes) &&
-		    !(request->flags & KVC_TRANSFER_OVERWRITE)) {
+		/* Another writer was first: its object is as good, when it is whole. Where only a
+		 * STAT tells the size, that is asked. */
+		if (kvc_verify_size(request, c->object_bytes) && !wants_over(request)) {
 			finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_EXISTED, 0));
 		} else {
-			request->step = KVC_STEP_WRITE_OVER;
-			request->previous_bytes = c->object_bytes;
+			request->step = c->object_bytes == KVC_BYTES_UNKNOWN ? KVC_STEP_STAT :
+									       KVC_STEP_WRITE_OVER;
+			note_previous(request, c);
 			begin_step(s, slot);
 			return;
 		}
@@ -528,12 +552,21 @@ static bool bounce_again(struct session *s, struct kvc_slot *slot, const struct 
 	return true;
 }
 
-static void complete(struct session *s, const struct kvc_completion *c)
+static void complete(struct session *s, struct kvc_completion *c)
 {
 	struct kvc_slot *slot = (struct kvc_slot *)(uintptr_t)c->cookie;
+	const uintptr_t first = (uintptr_t)s->queue->slots, at = (uintptr_t)slot;
 
+	/* A second completion, or one of nobody, would be credited to another object. */
+	if (at < first || at >= (uintptr_t)(s->queue->slots + KVC_QUEUE_SLOTS) ||
+	    (at - first) % sizeof(*slot) || !slot->in_flight) {
+		kvc_root_warn(s->queue->root, KVC_WARN_IO, "plugin: completion of nothing", EPROTO);
+		return;
+	}
 	slot->in_flight = false;
 	s->queue->in_flight--;
+	if (c->result == -ECANCELED && s->error)
+		c->result = -s->error;
 	if (bounce_again(s, slot, c))
 		return;
 	switch (slot->request->step) {
@@ -604,30 +637,39 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 		return 0;
 	}
 	s->waited = count == 0;
-	/* The device gets its next work before the CPU looks at what came back. */
-	if (count > 0 && (s->todo || s->ready)) {
-		begin(s, now_ns);
-		submit(s);
+	if (count > 0) {
+		now_ns = kvc_now_ns();
+		if (now_ns > s->deadline_ns)
+			s->late_ns = now_ns - s->deadline_ns;
+		/* The device gets its next work before the CPU looks at what came back. */
+		if (s->todo || s->ready) {
+			begin(s, now_ns);
+			expire(s, now_ns);
+			submit(s);
+		}
 	}
 	for (int i = 0; i < count; i++)
 		complete(s, &done[i]);
 	return (uint32_t)count;
 }
 
-static void note_overrun(struct session *s)
+/* Once at the end of a session: whether I/O of this root came back too late. */
+static void note_end(struct session *s)
 {
 	struct kvc_root *root = s->queue->root;
-	const uint64_t now_ns = kvc_now_ns();
 
-	if (now_ns <= s->deadline_ns || s->kind != KVC_DEADLINE_SOFT)
+	if (s->ended)
+		return;
+	s->ended = true;
+	if (s->late_ns == 0 || s->kind != KVC_DEADLINE_SOFT)
 		return;
 	kvc_counters_add(root->store->counters, KVC_COUNTER_OVERRUNS, 1);
-	if (now_ns - s->deadline_ns > SUSPECT_NS &&
+	if (s->late_ns > SUSPECT_NS &&
 	    !atomic_exchange_explicit(&root->suspect, true, memory_order_relaxed))
 		kvc_log(KVC_LOG_WARNING,
 			"%s: I/O came back %llu ms after its deadline; from now on transfers go "
 			"through memory of the library and are abandoned in time",
-			root->location, (unsigned long long)((now_ns - s->deadline_ns) / 1000000));
+			root->location, (unsigned long long)(s->late_ns / 1000000));
 }
 
 static void session_init(struct session *s, struct kvc_queue *queue, struct kvc_request *list,
@@ -656,13 +698,14 @@ void kvc_xfer_drive(struct kvc_queue *queue, struct kvc_request *list,
 	session_init(&s, queue, list, regions, cancel);
 	while (active(&s))
 		(void)step(&s, SLICE_NS);
-	note_overrun(&s);
+	note_end(&s);
 }
 
 /* Sleeps until one of several queues has something, or a moment has passed. */
 static void wait_any(struct session *sessions, size_t count)
 {
 	struct pollfd fds[KVC_ROOTS_MAX];
+	const uint64_t now_ns = kvc_now_ns();
 	uint64_t wait_ns = SLICE_NS;
 	struct timespec timeout;
 	nfds_t n = 0;
@@ -676,8 +719,10 @@ static void wait_any(struct session *sessions, size_t count)
 		fd = s->waited && !s->ready ?
 			     s->queue->root->backend->module->ops.event_fd(s->queue->handle) :
 			     -1;
+		if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)
+			wait_ns = s->deadline_ns - now_ns;
 		if (fd < 0)
-			wait_ns = SHARED_SLICE_NS;
+			wait_ns = wait_ns < SHARED_SLICE_NS ? wait_ns : SHARED_SLICE_NS;
 		else
 			fds[n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
 	}
@@ -692,8 +737,10 @@ static void drive_all(struct session *sessions, size_t count)
 		size_t busy = 0, last = 0;
 
 		for (size_t i = 0; i < count; i++) {
-			if (!active(&sessions[i]))
+			if (!active(&sessions[i])) {
+				note_end(&sessions[i]);
 				continue;
+			}
 			busy++;
 			last = i;
 		}
@@ -710,7 +757,7 @@ static void drive_all(struct session *sessions, size_t count)
 			wait_any(sessions, count);
 	}
 	for (size_t i = 0; i < count; i++)
-		note_overrun(&sessions[i]);
+		note_end(&sessions[i]);
 }
 
 int kvc_xfer_fill(void *context, uint64_t cookie)
@@ -762,6 +809,33 @@ static void split_by_root(const struct kvc_store *store, struct kvc_request *req
 	}
 }
 
+/* A session on each root whose list is left, on a free queue, or when told so on the first that is
+ * given back in time. Lists that have one, or that failed, are taken out. */
+static size_t open_sessions(const struct kvc_store *store, struct kvc_request **lists,
+			    const struct kvc_regions *regions, const atomic_bool *cancel, bool wait,
+			    struct session *sessions)
+{
+	size_t count = 0;
+
+	for (size_t r = 0; r < store->root_count; r++) {
+		struct kvc_request *list = lists[r];
+		struct kvc_queue *queue;
+		int rc;
+
+		if (!list)
+			continue;
+		rc = kvc_queue_lease(store->roots[r], wait ? latest_deadline(list) : 0, &queue);
+		if (rc == -ETIMEDOUT && !wait)
+			continue;
+		lists[r] = NULL;
+		if (rc)
+			fail_list(list, -rc);
+		else
+			session_init(&sessions[count++], queue, list, regions, cancel);
+	}
+	return count;
+}
+
 void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t count,
 		  const atomic_bool *cancel)
 {
@@ -769,30 +843,25 @@ void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t 
 	struct kvc_request *lists[KVC_ROOTS_MAX];
 	struct kvc_stage_job *jobs[KVC_ROOTS_MAX];
 	struct session sessions[KVC_ROOTS_MAX];
-	size_t session_count = 0;
 
 	split_by_root(store, requests, count, lists);
 	for (size_t r = 0; r < store->root_count; r++) {
 		jobs[r] = NULL;
-		if (lists[r] && kvc_root_deadline_kind(store->roots[r]) == KVC_DEADLINE_STAGED)
-			jobs[r] = kvc_stage_begin(store->roots[r], lists[r], cancel);
+		if (!lists[r] || kvc_root_deadline_kind(store->roots[r]) != KVC_DEADLINE_STAGED)
+			continue;
+		/* NULL: every request has its result. */
+		jobs[r] = kvc_stage_begin(store->roots[r], lists[r], cancel);
+		lists[r] = NULL;
 	}
-	for (size_t r = 0; r < store->root_count; r++) {
-		struct kvc_queue *queue;
-		int rc;
+	/* First the roots with a free queue: one that is busy or stalls holds up no other. */
+	for (int wait = 0; wait < 2; wait++) {
+		const size_t opened =
+			open_sessions(store, lists, regions, cancel, wait, sessions);
 
-		if (!lists[r] || jobs[r])
-			continue;
-		rc = kvc_queue_lease(store->roots[r], latest_deadline(lists[r]), &queue);
-		if (rc) {
-			fail_list(lists[r], -rc);
-			continue;
-		}
-		session_init(&sessions[session_count++], queue, lists[r], regions, cancel);
+		drive_all(sessions, opened);
+		for (size_t i = 0; i < opened; i++)
+			kvc_queue_return(sessions[i].queue);
 	}
-	drive_all(sessions, session_count);
-	for (size_t i = 0; i < session_count; i++)
-		kvc_queue_return(sessions[i].queue);
 	for (size_t r = 0; r < store->root_count; r++)
 		if (jobs[r])
 			kvc_stage_finish(jobs[r]);

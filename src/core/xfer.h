@@ -62,6 +62,7 @@ struct kvc_request {
 	uint8_t step; /* enum kvc_stage_step */
 	bool bounced;
 	bool has_room; /* its bytes are taken from the root's limits */
+	bool replaces; /* an object was there: previous_bytes is its size */
 	const struct kvc_shape *shape;
 	void *const *bases;
 	uint64_t deadline_ns;
