@@ -6,6 +6,7 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "core/route.h"
+#include "core/stats.h"
 #include "core/trailer.h"
 #include "core/verify.h"
 #include "core/walk.h"
@@ -23,6 +24,7 @@ struct single {
 	char name[KVC_NAME_MAX + 1];
 	char path[640];
 	char *long_name;
+	uint64_t start_ns;
 	void *bases[1];
 };
 
@@ -56,7 +58,8 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 	request->object_kind = KVC_OBJECT_SINGLE;
 	request->shape = &single->shape;
 	request->bases = single->bases;
-	request->deadline_ns = kvc_now_ns() + (uint64_t)timeout_ms * 1000000;
+	single->start_ns = kvc_now_ns();
+	request->deadline_ns = single->start_ns + (uint64_t)timeout_ms * 1000000;
 	request->root = kvc_store_route(store, request->g);
 	kvc_route_folder(request->g, request->hash_folder);
 	single->shape.ns_hash = ns->identity.hash;
@@ -123,12 +126,40 @@ static int errno_of(const struct kvc_request *request)
 	}
 }
 
+/* A single object counts like a page. bytes: moved. */
+static void count_single(struct kvc_namespace *ns, const struct single *single,
+			 struct kvc_result result, uint64_t bytes)
+{
+	struct kvc_counters *counters = ns->store->counters;
+	const int op = (int)single->request.op;
+
+	kvc_counters_page(counters, op, result.status, result.cause, bytes);
+	kvc_counters_call(counters, op, (kvc_now_ns() - single->start_ns) / 1000);
+}
+
+/* Of a find that moved nothing. */
+static void count_find(struct kvc_namespace *ns, const struct single *single, int rc)
+{
+	count_single(ns, single,
+		     rc == 0	    ? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+		     rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0) :
+				      kvc_result_of_errno(-rc),
+		     0);
+}
+
 /* Runs the request; its errno. */
 static int single_run(struct kvc_namespace *ns, struct single *single)
 {
+	const struct kvc_result *result;
+
 	kvc_store_enter(ns->store);
 	kvc_xfer_run(ns->store, &single->request, 1, NULL);
 	kvc_store_leave(ns->store);
+	result = &single->request.result;
+	count_single(ns, single, *result,
+		     result->status == KVC_OK && result->cause == KVC_CAUSE_NONE ?
+			     single->shape.payload_bytes :
+			     0);
 	return errno_of(&single->request);
 }
 
@@ -222,8 +253,10 @@ int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 	kvc_store_enter(ns->store);
 	rc = find_single(single, &bytes);
 	kvc_store_leave(ns->store);
-	if (rc)
+	if (rc) {
+		count_find(ns, single, rc);
 		goto out;
+	}
 	if (bytes > capacity) {
 		*out_bytes = bytes;
 		rc = kvc_fail(-ENOBUFS, "%s: %llu bytes, the buffer has %zu", single->name,
@@ -254,6 +287,7 @@ int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kv
 	kvc_store_enter(ns->store);
 	rc = find_single(single, &bytes);
 	kvc_store_leave(ns->store);
+	count_find(ns, single, rc);
 	single_free(single);
 	if (rc == 0 && out_bytes)
 		*out_bytes = bytes;

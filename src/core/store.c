@@ -166,6 +166,23 @@ static int pass_over(struct kvc_store *store, const char *plugin, const char *re
 	return 0;
 }
 
+/* Lines as one, "; " between them. For free(). */
+static char *join_lines(const char *lines)
+{
+	char *text = malloc(2 * strlen(lines) + 1);
+	char *to = text;
+
+	if (!text)
+		return NULL;
+	for (; *lines; lines++) {
+		*to++ = *lines == '\n' ? ';' : *lines;
+		if (*lines == '\n')
+			*to++ = ' ';
+	}
+	*to = '\0';
+	return text;
+}
+
 static int choose(struct kvc_store *store, uint32_t flags)
 {
 	const struct kvc_settings *settings = store->settings;
@@ -194,12 +211,9 @@ static int choose(struct kvc_store *store, uint32_t flags)
 			kvc_log(KVC_LOG_WARNING, "plugin %s is passed over: %s", candidate->plugin,
 				kvc_last_error());
 	}
-	one_line = store->passed_over ? strdup(store->passed_over) : strdup("none is configured");
+	one_line = join_lines(store->passed_over ? store->passed_over : "none is configured");
 	if (!one_line)
 		return -ENOMEM;
-	for (char *at = one_line; *at; at++)
-		if (*at == '\n')
-			*at = ';';
 	best_rc = kvc_fail(best_rc, "no usable plugin: %s", one_line);
 	free(one_line);
 	return best_rc;
