@@ -244,7 +244,8 @@ bool posix_op_step(struct posix_op *op)
 {
 	int error = 0;
 
-	if (atomic_load(&op->cancelled))
+	/* What is published stays published, and says so. */
+	if (op->stage != STAGE_FOLDER_SYNCED && atomic_load(&op->cancelled))
 		return op_end(op, -ECANCELED);
 	switch (op->stage) {
 	case STAGE_BEGIN:
