@@ -18,6 +18,9 @@
 #include <string.h>
 
 #define COMPLETIONS	32u
+/* Begun at a time: so few that slots whose I/O is done at once (a stat) are used again while they
+ * are in the CPU's cache. */
+#define BEGIN_AT_ONCE	16u
 /* A soft root that comes back this long after the deadline is staged from then on. */
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
 #define SLICE_NS	(100 * UINT64_C(1000000))
@@ -35,11 +38,11 @@ struct session {
 	uint64_t room;	      /* bytes that may be written; UINT64_MAX until it is asked for */
 	bool room_known;
 	enum kvc_deadline_kind kind;
-	bool cancelled;	 /* the queue was told to */
-	int error;	 /* why the queue is broken */
+	bool cancelled;	  /* the queue was told to */
+	int error;	  /* why the queue is broken */
 	uint64_t late_ns; /* how long after the deadline I/O came back, at most */
-	bool ended;	 /* it has been looked at after its end */
-	bool waited;	/* poll() has returned 0: event_fd may be waited on */
+	bool ended;	  /* it has been looked at after its end */
+	bool waited;	  /* poll() has returned 0: event_fd may be waited on */
 };
 
 /* ---------------------------------------------------------------- results */
@@ -308,7 +311,7 @@ static uint8_t first_step(const struct kvc_request *request)
 
 static void begin(struct session *s, uint64_t now_ns)
 {
-	while (s->todo) {
+	for (uint32_t begun = 0; s->todo && begun < BEGIN_AT_ONCE;) {
 		struct kvc_request *request = s->todo;
 		struct kvc_slot *slot;
 		int length;
@@ -333,6 +336,7 @@ static void begin(struct session *s, uint64_t now_ns)
 		}
 		slot->descriptor.name_bytes = (uint32_t)length;
 		begin_step(s, slot);
+		begun++;
 	}
 }
 
@@ -461,8 +465,7 @@ static void stat_done(struct session *s, struct kvc_slot *slot, const struct kvc
 
 	if (c->result < 0 && c->result != -ENOENT) {
 		finish(request, kvc_result_of_errno((int)-c->result));
-	} else if (request->op == KVC_SET &&
-		   (!there || wants_over(request))) {
+	} else if (request->op == KVC_SET && (!there || wants_over(request))) {
 		request->step = c->result < 0 ? KVC_STEP_WRITE_NEW : KVC_STEP_WRITE_OVER;
 		note_previous(request, c);
 		begin_step(s, slot);
@@ -605,6 +608,13 @@ static void expire(struct session *s, uint64_t now_ns)
 	}
 }
 
+static bool moved_bytes(const struct kvc_completion *c)
+{
+	const struct kvc_slot *slot = (const struct kvc_slot *)(uintptr_t)c->cookie;
+
+	return slot->descriptor.op == KVC_OP_READ || slot->descriptor.op == KVC_OP_WRITE;
+}
+
 /* One round: begin, submit, poll, verify. Returns the number of completions. */
 static uint32_t step(struct session *s, uint64_t wait_ns)
 {
@@ -627,6 +637,9 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 	}
 	if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)
 		wait_ns = s->deadline_ns - now_ns;
+	/* More could be begun: only look. */
+	if (s->todo && s->queue->free && !s->ready)
+		wait_ns = 0;
 	count = ops->poll(s->queue->handle, done, COMPLETIONS, wait_ns);
 	if (count < 0) {
 		/* cancel() makes the plugin settle what it holds; until then it owns the memory. */
@@ -641,8 +654,8 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 		now_ns = kvc_now_ns();
 		if (now_ns > s->deadline_ns)
 			s->late_ns = now_ns - s->deadline_ns;
-		/* The device gets its next work before the CPU looks at what came back. */
-		if (s->todo || s->ready) {
+		/* The device gets its next work before the CPU looks at the bytes that came. */
+		if ((s->todo || s->ready) && moved_bytes(&done[0])) {
 			begin(s, now_ns);
 			expire(s, now_ns);
 			submit(s);
@@ -855,8 +868,7 @@ void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t 
 	}
 	/* First the roots with a free queue: one that is busy or stalls holds up no other. */
 	for (int wait = 0; wait < 2; wait++) {
-		const size_t opened =
-			open_sessions(store, lists, regions, cancel, wait, sessions);
+		const size_t opened = open_sessions(store, lists, regions, cancel, wait, sessions);
 
 		drive_all(sessions, opened);
 		for (size_t i = 0; i < opened; i++)
