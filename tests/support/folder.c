@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FOLDERS_MAX 1024u
+#define FOLDERS_MAX 8192u
 
 static char *folders[FOLDERS_MAX];
 static size_t folder_total;

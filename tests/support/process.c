@@ -169,10 +169,11 @@ void mount_read_only(const char *path)
 	mount_remember(path);
 }
 
-void mount_remount_read_only(const char *path)
+void mount_bind(const char *from, const char *to)
 {
-	if (mount("none", path, NULL, MS_REMOUNT | MS_RDONLY, NULL) != 0)
-		support_die("remount %s: %s", path, strerror(errno));
+	if (mount(from, to, NULL, MS_BIND, NULL) != 0)
+		support_skip("no bind mount: %s", strerror(errno));
+	mount_remember(to);
 }
 
 void mount_end(const char *path)

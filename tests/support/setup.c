@@ -80,15 +80,17 @@ struct kvc_stats store_stats(struct kvc_store *store)
 
 char *store_text(struct kvc_store *store, int format)
 {
+	/* Other threads may change what it says between two calls. */
+	const size_t room = 4096;
 	int bytes = kvc_store_describe(store, format, NULL, 0);
 	char *text;
 
 	if (bytes < 0)
 		fail_msg("describe: %s", kvc_last_error());
-	text = malloc((size_t)bytes + 1);
+	text = malloc((size_t)bytes + room);
 	if (text == NULL)
 		support_die("no memory");
-	assert_int_equal(kvc_store_describe(store, format, text, (size_t)bytes + 1), bytes);
+	bytes = kvc_store_describe(store, format, text, (size_t)bytes + room);
 	assert_int_equal(strlen(text), bytes);
 	return text;
 }

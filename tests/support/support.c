@@ -27,6 +27,18 @@ void support_die(const char *format, ...)
 	_exit(99);
 }
 
+void text_make(char *out, size_t bytes, const char *format, ...)
+{
+	va_list args;
+	int length;
+
+	va_start(args, format);
+	length = vsnprintf(out, bytes, format, args);
+	va_end(args);
+	if (length < 0 || (size_t)length >= bytes)
+		support_die("a text is too long: %s", format);
+}
+
 static void environment_clear(void)
 {
 	char name[128];

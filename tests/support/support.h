@@ -186,6 +186,10 @@ struct kvc_result do_get(struct kvc_store *store, struct pages *pages, struct kv
 struct kvc_result do_exists(struct kvc_store *store, struct pages *pages, struct kvc_key key);
 struct kvc_result do_remove(struct kvc_store *store, struct pages *pages, struct kvc_key key);
 
+/* snprintf() that fails the test when the text does not fit. */
+__attribute__((format(printf, 3, 4))) void text_make(char *out, size_t bytes, const char *format,
+						     ...);
+
 /* Path of object number `number` of a page, in *out; false when there are fewer. */
 #define PATH_BYTES 4200
 bool page_path(struct kvc_pool *pool, struct kvc_key key, size_t number, char out[PATH_BYTES]);
@@ -221,8 +225,7 @@ void mounts_enter(void);
 void mount_tmpfs(const char *path, const char *options);
 /* Mounts what is there once more, read-only. */
 void mount_read_only(const char *path);
-/* Makes the file system that is mounted there read-only. */
-void mount_remount_read_only(const char *path);
+void mount_bind(const char *from, const char *to);
 void mount_end(const char *path);
 
 #endif

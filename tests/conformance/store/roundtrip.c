@@ -251,7 +251,11 @@ static void test_usage_counts_own_bytes(void **state)
 	assert_int_equal(usage.own_bytes, 10 * bytes);
 	fixture_store(&f); /* counts nothing twice */
 	batch(f.store, &f.pages, KVC_SET, f.keys.keys, 10, KVC_TRANSFER_OVERWRITE, f.results);
+	expect_all(f.results, 10, KVC_OK);
+	assert_int_equal(kvc_store_usage(f.store, 0, &usage, 1), 1);
+	assert_int_equal(usage.own_objects, 10 * info.objects_per_page);
 	batch(f.store, &f.pages, KVC_REMOVE, f.keys.keys, 3, 0, f.results);
+	expect_all(f.results, 3, KVC_OK);
 	usage.size = sizeof(usage);
 	assert_int_equal(kvc_store_usage(f.store, 0, &usage, 1), 1);
 	assert_int_equal(usage.own_objects, 7 * info.objects_per_page);

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes that stop, fail or are hit by errors: R01, R02, R03, R05, R23, R25 (odd buffers). */
+#include "support/support.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static const char *const engines[] = { "io_uring", "linux_aio", "threads", "posix_aio" };
+#define ENGINES (sizeof(engines) / sizeof(engines[0]))
+
+struct fix {
+	struct setup setup;
+	struct kvc_store *store;
+	struct kvc_namespace *ns;
+	struct pages pages;
+	struct keys keys;
+	struct kvc_result results[256];
+};
+
+static void fix_open(struct fix *fix, size_t count, uint64_t bytes)
+{
+	struct kvc_namespace_params params = namespace_params("torn");
+
+	fix->setup.flags = KVC_OPEN_NO_SELFTEST;
+	if (fix->setup.roots == NULL)
+		fix->setup.roots = folder_new("torn");
+	fix->store = setup_must_open(&fix->setup);
+	fix->ns = namespace_must_open(fix->store, &params);
+	pages_open_simple(&fix->pages, fix->ns, count, bytes);
+	keys_make(&fix->keys, "torn", count);
+}
+
+static void fix_close(struct fix *fix)
+{
+	pages_close(&fix->pages);
+	assert_int_equal(kvc_namespace_close(fix->ns), 0);
+	store_must_close(fix->store);
+	keys_free(&fix->keys);
+}
+
+static struct setup fault_over_posix(const char *engine, const char *rules)
+{
+	return (struct setup){
+		.plugin = "fault",
+		.lower = "posix",
+		.engine = engine,
+		.rules = rules,
+	};
+}
+
+/* ---------------------------------------------------------------- R01 */
+
+#define BIG (UINT64_C(8) * 1024 * 1024)
+
+struct writer {
+	const char *root;
+	const char *engine;
+};
+
+/* The trailer comes two seconds after the payload. */
+static int write_slowly(void *context)
+{
+	const struct writer *writer = context;
+	struct fix fix = { .setup = fault_over_posix(writer->engine, "fill delay_ms=2000") };
+
+	fix.setup.roots = writer->root;
+	fix_open(&fix, 1, BIG);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
+	fix_close(&fix);
+	return 0;
+}
+
+/* Whether the writer has payload on disk in a file that it has not published. */
+static bool writer_is_under_way(pid_t pid)
+{
+	char path[64];
+	struct stat st;
+
+	for (int fd = 3; fd < 64; fd++) {
+		text_make(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, fd);
+		if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_blocks > 1024 &&
+		    (uint64_t)st.st_size <= BIG + 4096)
+			return true;
+	}
+	return false;
+}
+
+static void run_stopped_writer(const char *engine)
+{
+	struct writer writer = { .root = folder_new("stopped"), .engine = engine };
+	pid_t pid = child_start(write_slowly, &writer);
+	struct fix fix = { .setup = { .plugin = "posix", .engine = engine } };
+	uint64_t end = now_ms() + 60000;
+
+	fix.setup.roots = writer.root;
+	fix_open(&fix, 1, BIG);
+	while (!writer_is_under_way(pid) && now_ms() < end &&
+	       do_exists(fix.store, &fix.pages, fix.keys.keys[0]).status == KVC_MISS)
+		sleep_ms(5);
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	for (int i = 0; i < 100; i++) {
+		struct kvc_result there = do_exists(fix.store, &fix.pages, fix.keys.keys[0]);
+		struct kvc_result got = do_get(fix.store, &fix.pages, fix.keys.keys[0]);
+
+		expect_result(there, KVC_MISS, KVC_CAUSE_ABSENT);
+		expect_result(got, KVC_MISS, KVC_CAUSE_ABSENT);
+	}
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	assert_int_equal(child_wait(pid), 0);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	fix_close(&fix);
+}
+
+static void test_stopped_writer_shows_nothing(void **state)
+{
+	(void)state;
+	run_stopped_writer("threads");
+	run_stopped_writer("io_uring");
+}
+
+/* ---------------------------------------------------------------- R02 */
+
+static void test_empty_file_under_the_final_name(void **state)
+{
+	struct fix fix = { .setup = { .plugin = "posix" } };
+	char path[PATH_BYTES];
+
+	(void)state;
+	fix_open(&fix, 1, 66048);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
+	assert_true(page_path(fix.pages.pool, fix.keys.keys[0], 0, path));
+	assert_int_equal(unlink(path), 0);
+	file_write(path, "", 0);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, -1);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, KVC_CAUSE_SHORT);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	fix_close(&fix);
+}
+
+static void run_refused_write(const char *lower, const char *rules, int error, int status)
+{
+	struct fix fix = { .setup = { .plugin = "fault", .lower = lower, .rules = rules } };
+	struct kvc_stats before;
+	struct kvc_stats after;
+	struct kvc_result result;
+
+	fix_open(&fix, 1, 4096);
+	before = store_stats(fix.store);
+	result = do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
+	expect_result(result, status, -1);
+	assert_int_equal(result.error, error);
+	after = store_stats(fix.store);
+	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS,
+		      KVC_CAUSE_ABSENT);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, KVC_CAUSE_ABSENT);
+	assert_int_equal(folder_count(fix.setup.roots, fix.keys.text[0]), 0);
+	assert_int_equal(folder_count(fix.setup.roots, ".kvctmp."), 0);
+	fix_close(&fix);
+}
+
+static void test_refused_writes_leave_nothing(void **state)
+{
+	(void)state;
+	run_refused_write("posix", "write error=EFAULT name=*torn*", EFAULT, KVC_ERROR);
+	run_refused_write("posix", "write error=EINVAL name=*torn*", EINVAL, KVC_ERROR);
+	run_refused_write("posix", "write error=EIO name=*torn*", EIO, KVC_ERROR);
+	run_refused_write("posix", "write error=ENOSPC name=*torn*", ENOSPC, KVC_FULL);
+	run_refused_write("posix", "write error=EDQUOT name=*torn*", EDQUOT, KVC_FULL);
+	run_refused_write("posix", "write error=EACCES name=*torn*", EACCES, KVC_DENIED);
+	run_refused_write("posix", "write error=EROFS name=*torn*", EROFS, KVC_DENIED);
+	run_refused_write("mem", "write error=EIO name=*torn*", EIO, KVC_ERROR);
+}
+
+/* R25: a buffer that is refused once goes through memory of the library the second time. */
+static void run_bounce(const char *rules)
+{
+	struct fix fix = { .setup = fault_over_posix(NULL, rules) };
+	uint64_t before;
+
+	fix_open(&fix, 1, 66048);
+	before = store_stats(fix.store).bounced;
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, KVC_CAUSE_NONE);
+	assert_true(store_stats(fix.store).bounced > before);
+	fix_close(&fix);
+}
+
+static void test_refused_buffers_are_bounced(void **state)
+{
+	(void)state;
+	run_bounce("write error=EINVAL nth=1 name=*torn*.kv.*");
+	run_bounce("write error=EFAULT nth=1 name=*torn*.kv.*");
+	run_bounce("read error=EINVAL nth=1 name=*torn*.kv.*");
+	run_bounce("read error=EFAULT nth=1 name=*torn*.kv.*");
+}
+
+/* ---------------------------------------------------------------- R03 */
+
+static void run_half_and_unreadable(int error, const char *name, int status)
+{
+	struct fix fix = { .setup = { .plugin = "posix" } };
+	char path[PATH_BYTES];
+	struct keys keys;
+	char rules[256];
+
+	fix_open(&fix, 5, 8192);
+	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
+	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	assert_true(page_path(fix.pages.pool, fix.keys.keys[2], 0, path));
+	assert_int_equal(truncate(path, 6144), 0);
+	keys_make(&keys, "torn", 5);
+	fix_close(&fix);
+
+	text_make(rules, sizeof(rules), "read error=%s name=*%s* count=2", name, keys.text[3]);
+	keys_free(&keys);
+	fix.setup.plugin = "fault";
+	fix.setup.lower = "posix";
+	fix.setup.rules = rules;
+	fix_open(&fix, 5, 8192);
+	pages_wipe(&fix.pages);
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	for (size_t i = 0; i < 5; i++) {
+		if (i == 2) {
+			expect_result(fix.results[i], KVC_MISS, KVC_CAUSE_SHORT);
+		} else if (i == 3) {
+			expect_result(fix.results[i], status, -1);
+			assert_int_equal(fix.results[i].error, error);
+		} else {
+			expect_result(fix.results[i], KVC_OK, -1);
+			assert_true(pages_match(&fix.pages, i, key_content(fix.keys.keys[i])));
+		}
+	}
+	assert_true(page_path(fix.pages.pool, fix.keys.keys[3], 0, path));
+	assert_true(file_exists(path)); /* no errno removes anything */
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	assert_int_equal(count_status(fix.results, 5, KVC_OK), 3);
+	/* A set ends the mark that two failures made, and the fault is over. */
+	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
+	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	fix_close(&fix);
+}
+
+static void test_half_and_unreadable_pages(void **state)
+{
+	(void)state;
+	run_half_and_unreadable(EIO, "EIO", KVC_ERROR);
+	run_half_and_unreadable(EACCES, "EACCES", KVC_DENIED);
+}
+
+/* R23: what failed twice is not tried again at once; a set ends that. */
+static void test_what_fails_twice_is_marked(void **state)
+{
+	struct fix fix = { .setup = { .plugin = "fault",
+				      .lower = "mem",
+				      .rules = "read error=EIO name=*.kv.* count=3" } };
+	struct kvc_key key;
+
+	(void)state;
+	fix_open(&fix, 1, 4096);
+	key = fix.keys.keys[0];
+	expect_result(do_set(fix.store, &fix.pages, key, 0), KVC_OK, -1);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_ERROR, KVC_CAUSE_IO);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_ERROR, KVC_CAUSE_IO);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_MISS, KVC_CAUSE_MARKED);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_MISS, KVC_CAUSE_MARKED);
+	expect_result(do_set(fix.store, &fix.pages, key, 0), KVC_OK, -1);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_ERROR, KVC_CAUSE_IO);
+	expect_result(do_get(fix.store, &fix.pages, key), KVC_OK, -1); /* the rule is used up */
+	fix_close(&fix);
+}
+
+/* ---------------------------------------------------------------- R05 */
+
+static void on_alarm(int number)
+{
+	(void)number;
+}
+
+static void alarms(long interval_us)
+{
+	struct itimerval timer = { .it_interval = { .tv_usec = interval_us },
+				   .it_value = { .tv_usec = interval_us } };
+	struct sigaction action = { .sa_handler = on_alarm }; /* no SA_RESTART */
+
+	(void)sigaction(SIGALRM, &action, NULL);
+	(void)setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+/* One -EIO, then 1000 operations on the same queue under 1000 signals a second. */
+static void run_alarms(const char *engine)
+{
+	struct fix fix = { .setup = fault_over_posix(engine, "write error=EIO nth=3 name=*.kv.*") };
+	size_t failed = 0;
+
+	fix_open(&fix, 125, 4096);
+	alarms(1000);
+	for (int round = 0; round < 8; round++) {
+		for (size_t i = 0; i < 125; i++) {
+			struct kvc_result result;
+
+			pages_fill(&fix.pages, i, (uint64_t)round * 1000 + i);
+			batch_at(fix.store, &fix.pages, KVC_SET, fix.keys.keys + i,
+				 &(int64_t){ (int64_t)i }, 1, KVC_TRANSFER_OVERWRITE, 0, &result);
+			if (result.status != KVC_OK) {
+				expect_result(result, KVC_ERROR, KVC_CAUSE_IO);
+				assert_int_equal(result.error, EIO);
+				failed++;
+			}
+		}
+		pages_wipe(&fix.pages);
+		batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 125, 0, fix.results);
+		for (size_t i = 0; i < 125; i++) {
+			if (fix.results[i].status == KVC_OK)
+				assert_true(pages_match(&fix.pages, i, (uint64_t)round * 1000 + i));
+			else
+				assert_true(round == 0 && i == 2);
+		}
+	}
+	alarms(0);
+	assert_int_equal(failed, 1);
+	fix_close(&fix);
+}
+
+static void test_an_error_and_a_thousand_good_ones(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ENGINES; i++)
+		run_alarms(engines[i]);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_stopped_writer_shows_nothing),
+		cmocka_unit_test(test_empty_file_under_the_final_name),
+		cmocka_unit_test(test_refused_writes_leave_nothing),
+		cmocka_unit_test(test_refused_buffers_are_bounced),
+		cmocka_unit_test(test_half_and_unreadable_pages),
+		cmocka_unit_test(test_what_fails_twice_is_marked),
+		cmocka_unit_test(test_an_error_and_a_thousand_good_ones),
+	};
+
+	support_begin();
+	return cmocka_run_group_tests_name("torn", tests, NULL, NULL);
+}
