@@ -149,21 +149,57 @@ int kvc_queue_lease(struct kvc_root *root, uint64_t deadline_ns, struct kvc_queu
 	return rc;
 }
 
+void kvc_queue_park(struct kvc_queue *queue)
+{
+	struct kvc_root *root = queue->root;
+
+	kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
+	pthread_mutex_lock(&root->queue_lock);
+	queue->next = root->parked;
+	root->parked = queue;
+	pthread_mutex_unlock(&root->queue_lock);
+}
+
+void kvc_queue_reap(struct kvc_root *root)
+{
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	struct kvc_queue *queue, *next, *stuck = NULL;
+	struct kvc_completion done[16];
+
+	pthread_mutex_lock(&root->queue_lock);
+	queue = root->parked;
+	root->parked = NULL;
+	for (; queue; queue = next) {
+		next = queue->next;
+		while (ops->poll(queue->handle, done, 16, 0) > 0)
+			;
+		if (kvc_queue_destroy(queue) == 0) {
+			kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, -1);
+			root->queue_count--;
+			continue;
+		}
+		queue->next = stuck;
+		stuck = queue;
+	}
+	root->parked = stuck;
+	pthread_mutex_unlock(&root->queue_lock);
+}
+
 void kvc_queue_return(struct kvc_queue *queue)
 {
 	struct kvc_root *root = queue->root;
 	const bool keep = !queue->broken;
-	const bool parked = !keep && kvc_queue_destroy(queue) != 0;
 
-	/* A broken queue that cannot be destroyed owns memory: it stays for the process's life, and
-	 * so does its root. */
-	if (parked)
-		kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
+	/* A broken queue that cannot be destroyed owns memory. */
+	if (!keep && kvc_queue_destroy(queue)) {
+		kvc_queue_park(queue);
+		return;
+	}
 	pthread_mutex_lock(&root->queue_lock);
 	if (keep) {
 		queue->next = root->idle;
 		root->idle = queue;
-	} else if (!parked) {
+	} else {
 		root->queue_count--;
 	}
 	pthread_cond_signal(&root->queue_idle);

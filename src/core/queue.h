@@ -42,7 +42,7 @@ struct kvc_slot {
 struct kvc_queue {
 	struct kvc_root *root;
 	struct kvc_plugin_queue *handle;
-	struct kvc_queue *next; /* in the root's idle list */
+	struct kvc_queue *next; /* in the root's list of idle or of parked ones */
 	struct kvc_slot *free;
 	uint32_t depth;
 	uint32_t in_flight;
@@ -55,6 +55,11 @@ struct kvc_queue {
 /* Takes an idle queue or makes one; waits for one until the deadline. -ETIMEDOUT. */
 int kvc_queue_lease(struct kvc_root *root, uint64_t deadline_ns, struct kvc_queue **out);
 void kvc_queue_return(struct kvc_queue *queue);
+
+/* Gives up a leased queue whose I/O does not come back: it and its memory are the plugin's from now
+ * on. kvc_queue_reap() destroys those of a root that can be destroyed by now. */
+void kvc_queue_park(struct kvc_queue *queue);
+void kvc_queue_reap(struct kvc_root *root);
 
 /* Destroys a queue that is not in the idle list. -EBUSY while the plugin holds descriptors. */
 int kvc_queue_destroy(struct kvc_queue *queue);

@@ -24,12 +24,18 @@
 
 /* ---------------------------------------------------------------- one descriptor at a time */
 
+static void pause_ns(uint64_t ns)
+{
+	const struct timespec pause = kvc_timespec(ns);
+
+	(void)nanosleep(&pause, NULL);
+}
+
 /* Polls until the one descriptor is done. At the deadline it is cancelled; what still does not come
- * back is left alone with its queue (-ETIMEDOUT): its memory is not the caller's. */
-static int wait_one(struct kvc_queue *queue, struct kvc_completion *out)
+ * back is left alone with its queue (-EBUSY): its memory is not the caller's. */
+static int wait_one(struct kvc_queue *queue, uint64_t deadline_ns, struct kvc_completion *out)
 {
 	const struct kvc_plugin *ops = &queue->root->backend->module->ops;
-	uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
 	bool cancelled = false;
 
 	for (;;) {
@@ -37,94 +43,143 @@ static int wait_one(struct kvc_queue *queue, struct kvc_completion *out)
 
 		if (count > 0)
 			return 0;
-		if (kvc_now_ns() < deadline_ns && count == 0)
+		if (count < 0) {
+			queue->broken = true;
+			pause_ns(1000000);
+		}
+		if (kvc_now_ns() < deadline_ns && (count == 0 || cancelled))
 			continue;
 		if (cancelled)
-			return -ETIMEDOUT;
+			return -EBUSY;
 		cancelled = true;
 		(void)ops->cancel(queue->handle, NULL, 0);
 		deadline_ns = kvc_now_ns() + CANCEL_NS;
 	}
 }
 
-static int submit_one(struct kvc_queue *queue, const struct kvc_descriptor *descriptor)
+static int submit_one(struct kvc_queue *queue, uint64_t deadline_ns)
 {
 	const struct kvc_plugin *ops = &queue->root->backend->module->ops;
-	const uint64_t deadline_ns = kvc_now_ns() + CONTROL_NS;
+	const struct kvc_descriptor *descriptor = &queue->free->descriptor;
 	int accepted;
 
-	do {
+	for (;;) {
 		accepted = ops->submit(queue->handle, &descriptor, 1);
 		if (accepted > 0)
 			return 0;
-		if (accepted < 0 && accepted != -EAGAIN)
+		if (accepted < 0 && accepted != -EAGAIN) {
+			queue->broken = true;
 			return accepted;
-	} while (kvc_now_ns() < deadline_ns);
-	return -EAGAIN;
+		}
+		if (kvc_now_ns() >= deadline_ns)
+			return -ETIMEDOUT;
+		pause_ns(50000);
+	}
 }
 
+/* One descriptor, in the calling thread. */
+struct one {
+	uint32_t op;
+	uint32_t flags;
+	const char *name;
+	uint64_t offset;
+	void *buffer;
+	uint64_t bytes;
+	const uint64_t *version;
+	uint64_t deadline_ns; /* 0: what housekeeping has */
+};
+
 /* The slot's memory is used for the data, so that nothing of the caller's is ever left behind. */
-static int64_t run_one(struct kvc_root *root, uint32_t op, uint32_t flags, const char *name,
-		       uint64_t offset, void *buffer, uint64_t bytes, const uint64_t version[2],
-		       struct kvc_completion *out)
+static int64_t run_one(struct kvc_root *root, const struct one *one, struct kvc_completion *out)
 {
+	const uint64_t deadline_ns =
+		one->deadline_ns ? one->deadline_ns : kvc_now_ns() + CONTROL_NS;
 	struct kvc_completion done = { .result = 0 };
 	struct kvc_queue *queue;
 	struct kvc_slot *slot;
 	struct kvc_descriptor *d;
-	int rc = kvc_queue_lease(root, kvc_now_ns() + CONTROL_NS, &queue);
+	int rc = kvc_queue_lease(root, deadline_ns, &queue);
 
 	if (rc)
 		return rc;
 	slot = queue->free;
 	d = &slot->descriptor;
-	rc = bytes ? kvc_slot_bounce(slot, bytes) : 0;
-	if (!rc && strlen(name) >= sizeof(slot->path))
+	rc = one->bytes ? kvc_slot_bounce(slot, one->bytes) : 0;
+	if (!rc && strlen(one->name) >= sizeof(slot->path))
 		rc = -ENAMETOOLONG;
 	if (rc)
 		goto give_back;
-	if (op == KVC_OP_WRITE)
-		memcpy(slot->bounce, buffer, bytes);
-	d->op = op;
-	d->flags = flags;
-	d->offset = offset;
-	d->name_bytes = (uint32_t)snprintf(slot->path, sizeof(slot->path), "%s", name);
-	d->range_count = bytes ? 1 : 0;
-	d->deadline_ns = kvc_now_ns() + CONTROL_NS;
-	d->if_version[0] = version ? version[0] : 0;
-	d->if_version[1] = version ? version[1] : 0;
-	slot->ranges[0] = (struct kvc_range){ .addr = slot->bounce, .bytes = bytes };
-	rc = submit_one(queue, d);
-	if (!rc)
-		rc = wait_one(queue, &done);
-	if (rc == -ETIMEDOUT) {
-		/* It and its memory stay the plugin's for as long as the process lives. */
-		kvc_counters_add(root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
-		return rc;
+	if (one->op == KVC_OP_WRITE)
+		memcpy(slot->bounce, one->buffer, one->bytes);
+	d->op = one->op;
+	d->flags = one->flags;
+	d->offset = one->offset;
+	d->name_bytes = (uint32_t)snprintf(slot->path, sizeof(slot->path), "%s", one->name);
+	d->range_count = one->bytes ? 1 : 0;
+	d->deadline_ns = deadline_ns;
+	d->if_version[0] = one->version ? one->version[0] : 0;
+	d->if_version[1] = one->version ? one->version[1] : 0;
+	slot->ranges[0] = (struct kvc_range){ .addr = slot->bounce, .bytes = one->bytes };
+	rc = submit_one(queue, deadline_ns);
+	if (rc)
+		goto give_back;
+	rc = wait_one(queue, deadline_ns, &done);
+	if (rc) {
+		kvc_queue_park(queue);
+		if (kvc_root_deadline_kind(root) == KVC_DEADLINE_SOFT)
+			atomic_store_explicit(&root->suspect, true, memory_order_relaxed);
+		return -ETIMEDOUT;
 	}
-	if (!rc && op == KVC_OP_READ && done.result > 0)
-		memcpy(buffer, slot->bounce, (size_t)done.result);
-	if (!rc && out)
+	if (done.result == -ECANCELED)
+		done.result = queue->broken ? -EIO : -ETIMEDOUT;
+	if (one->op == KVC_OP_READ && done.result > (int64_t)one->bytes)
+		done.result = -EPROTO;
+	if (one->op == KVC_OP_READ && done.result > 0)
+		memcpy(one->buffer, slot->bounce, (size_t)done.result);
+	if (out)
 		*out = done;
 give_back:
 	kvc_queue_return(queue);
 	return rc ? rc : done.result;
 }
 
+int64_t kvc_root_read_until(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
+			    uint64_t bytes, uint64_t deadline_ns, struct kvc_completion *out)
+{
+	const struct one one = { .op = KVC_OP_READ,
+				 .name = name,
+				 .offset = offset,
+				 .buffer = buffer,
+				 .bytes = bytes,
+				 .deadline_ns = deadline_ns };
+
+	return run_one(root, &one, out);
+}
+
+int kvc_root_stat_until(struct kvc_root *root, const char *name, uint64_t deadline_ns,
+			struct kvc_completion *out)
+{
+	const struct one one = { .op = KVC_OP_STAT, .name = name, .deadline_ns = deadline_ns };
+
+	return (int)run_one(root, &one, out);
+}
+
 int64_t kvc_root_read(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
 		      uint64_t bytes, struct kvc_completion *out)
 {
-	return run_one(root, KVC_OP_READ, 0, name, offset, buffer, bytes, NULL, out);
+	return kvc_root_read_until(root, name, offset, buffer, bytes, 0, out);
 }
 
 int kvc_root_stat(struct kvc_root *root, const char *name, struct kvc_completion *out)
 {
-	return (int)run_one(root, KVC_OP_STAT, 0, name, 0, NULL, 0, NULL, out);
+	return kvc_root_stat_until(root, name, 0, out);
 }
 
 int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2])
 {
-	return (int)run_one(root, KVC_OP_REMOVE, 0, name, 0, NULL, 0, version, NULL);
+	const struct one one = { .op = KVC_OP_REMOVE, .name = name, .version = version };
+
+	return (int)run_one(root, &one, NULL);
 }
 
 int64_t kvc_root_read_text(struct kvc_root *root, const char *name, char *buffer, size_t capacity)
@@ -147,8 +202,13 @@ int64_t kvc_root_read_text(struct kvc_root *root, const char *name, char *buffer
 int kvc_root_write_text(struct kvc_root *root, const char *name, const char *text, bool if_absent)
 {
 	const size_t length = strlen(text);
-	const uint64_t bytes = kvc_block_align(length);
+	const uint64_t bytes = kvc_block_align(length + 1);
 	char *block = malloc(bytes);
+	const struct one one = { .op = KVC_OP_WRITE,
+				 .flags = if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0,
+				 .name = name,
+				 .buffer = block,
+				 .bytes = bytes };
 	int64_t rc;
 
 	if (!block)
@@ -156,8 +216,7 @@ int kvc_root_write_text(struct kvc_root *root, const char *name, const char *tex
 	memset(block, ' ', bytes);
 	memcpy(block, text, length);
 	block[bytes - 1] = '\n';
-	rc = run_one(root, KVC_OP_WRITE, if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0, name, 0, block,
-		     bytes, NULL, NULL);
+	rc = run_one(root, &one, NULL);
 	free(block);
 	if (rc < 0)
 		return (int)rc;
@@ -249,6 +308,30 @@ enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root)
 	return KVC_DEADLINE_SOFT;
 }
 
+/* What the arithmetic of ranges relies on. */
+static int check_attributes(struct kvc_root *root)
+{
+	struct kvc_attributes *attributes = &root->attributes;
+
+	if (attributes->alignment == 0)
+		attributes->alignment = 1;
+	if ((attributes->alignment & (attributes->alignment - 1)) ||
+	    attributes->alignment > KVC_BLOCK_BYTES)
+		return kvc_fail(-EPROTO,
+				"%s: plugin %s asks for an alignment of %u: no power of two up to "
+				"%u",
+				root->location, root->backend->module->ops.name,
+				attributes->alignment, KVC_BLOCK_BYTES);
+	if (attributes->max_ranges < 4)
+		return kvc_fail(-EPROTO, "%s: plugin %s takes %u ranges, at least 4 are needed",
+				root->location, root->backend->module->ops.name,
+				attributes->max_ranges);
+	if (!(attributes->flags & KVC_ATTRIBUTE_WHOLE))
+		return kvc_fail(-ENOTSUP, "%s: plugin %s has no whole objects", root->location,
+				root->backend->module->ops.name);
+	return 0;
+}
+
 static int open_handle(struct kvc_root *root)
 {
 	const struct kvc_plugin *ops = &root->backend->module->ops;
@@ -270,15 +353,18 @@ static int open_handle(struct kvc_root *root)
 	}
 	root->attributes.size = sizeof(root->attributes);
 	rc = ops->root_query(root->handle, &root->attributes);
-	if (rc < 0) {
+	if (rc) {
+		rc = kvc_fail(rc, "%s: its properties cannot be read: %s", root->location,
+			      strerror(-rc));
+	} else {
+		rc = check_attributes(root);
+	}
+	if (rc) {
 		(void)ops->root_close(root->handle);
-		return kvc_fail(rc, "%s: its properties cannot be read: %s", root->location,
-				strerror(-rc));
+		return rc;
 	}
 	if (root->attributes.flags & KVC_ATTRIBUTE_READ_ONLY)
 		root->read_only = true;
-	if (root->attributes.alignment == 0)
-		root->attributes.alignment = 1;
 	if (root->attributes.note[0]) {
 		kvc_log(KVC_LOG_WARNING, "%s: %s", root->location, root->attributes.note);
 		kvc_counters_add(root->store->counters, KVC_COUNTER_FALLBACKS, 1);
@@ -391,7 +477,7 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 	return 0;
 
 close_root:
-	(void)kvc_root_close(root);
+	(void)kvc_root_close(root, 0);
 	return rc;
 free_root:
 	free(root->location);
@@ -399,7 +485,7 @@ free_root:
 	return rc;
 }
 
-int kvc_root_close(struct kvc_root *root)
+int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 {
 	const struct kvc_plugin *ops;
 	int rc;
@@ -407,7 +493,7 @@ int kvc_root_close(struct kvc_root *root)
 	if (!root)
 		return 0;
 	ops = &root->backend->module->ops;
-	rc = kvc_stage_close(root->stage, kvc_now_ns() + UINT64_C(1000000000));
+	rc = kvc_stage_close(root->stage, deadline_ns);
 	if (rc)
 		return rc;
 	root->stage = NULL;
@@ -421,6 +507,7 @@ int kvc_root_close(struct kvc_root *root)
 		root->idle = next;
 		root->queue_count--;
 	}
+	kvc_queue_reap(root);
 	if (root->queue_count > 0)
 		return -EBUSY;
 	rc = ops->root_close(root->handle);

@@ -59,6 +59,7 @@ struct kvc_root {
 	pthread_mutex_t queue_lock;
 	pthread_cond_t queue_idle;
 	struct kvc_queue *idle;
+	struct kvc_queue *parked; /* their I/O is stuck; they count */
 	uint32_t queue_count;
 
 	struct kvc_stage *stage; /* made at the first staged transfer; under queue_lock */
@@ -68,8 +69,9 @@ struct kvc_root {
 int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
 		  bool read_only, struct kvc_root **out);
 
-/* Closes queues and the root. -EBUSY: I/O is stuck in it; then everything of it stays as it is. */
-int kvc_root_close(struct kvc_root *root);
+/* Closes queues and the root; waits for its threads until deadline_ns. -EBUSY: I/O is stuck in it;
+ * then everything of it stays as it is. */
+int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns);
 
 enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
 
@@ -86,6 +88,13 @@ int kvc_root_write_text(struct kvc_root *root, const char *name, const char *tex
 int64_t kvc_root_read(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
 		      uint64_t bytes, struct kvc_completion *out);
 int kvc_root_stat(struct kvc_root *root, const char *name, struct kvc_completion *out);
+
+/* The same, at the longest until deadline_ns (CLOCK_MONOTONIC) and what a cancel takes; 0: as long as
+ * housekeeping may take. */
+int64_t kvc_root_read_until(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
+			    uint64_t bytes, uint64_t deadline_ns, struct kvc_completion *out);
+int kvc_root_stat_until(struct kvc_root *root, const char *name, uint64_t deadline_ns,
+			struct kvc_completion *out);
 int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2]);
 
 /* Logs once per 10 s and root what kind of thing goes wrong. */

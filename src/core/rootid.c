@@ -105,6 +105,14 @@ int kvc_rootid_render(const struct kvc_rootid *id, char *buffer, size_t bytes)
 			id->naming, kvc_version(), created);
 }
 
+/* Words or bits that somebody has set: [] and 0 are none, whatever else is there is some. */
+static bool has_words(const json_t *json)
+{
+	if (json_is_array(json))
+		return json_array_size(json) > 0;
+	return json && !(json_is_integer(json) && json_integer_value(json) == 0);
+}
+
 static int check_version(const json_t *format, const char *where, struct kvc_rootid *out)
 {
 	const json_t *major = json_object_get(format, "major");
@@ -120,7 +128,7 @@ static int check_version(const json_t *format, const char *where, struct kvc_roo
 			"touched",
 			where, (long long)json_integer_value(major),
 			(long long)json_integer_value(minor), KVC_FORMAT_MAJOR);
-	if (json_array_size(incompat) > 0)
+	if (has_words(incompat))
 		return kvc_fail(-EPROTONOSUPPORT,
 				"%s: format version %lld.%lld needs \"%s\", which this library "
 				"(format %u.%u) does not know: nothing was touched",
@@ -130,7 +138,7 @@ static int check_version(const json_t *format, const char *where, struct kvc_roo
 					json_string_value(json_array_get(incompat, 0)) :
 					"?",
 				KVC_FORMAT_MAJOR, KVC_FORMAT_MINOR);
-	out->writes_refused = json_array_size(json_object_get(format, "ro_compat")) > 0;
+	out->writes_refused = has_words(json_object_get(format, "ro_compat"));
 	return 0;
 }
 

@@ -44,7 +44,8 @@ void kvc_store_leave(struct kvc_store *store)
 
 /* ---------------------------------------------------------------- counters */
 
-/* The counters of a page that other processes can read, under the first root that has a folder. */
+/* The counters of a page that other processes can read, under the first root that has a folder. Not
+ * on a network: writing to a mapped page there could wait for ever, outside of every deadline. */
 static int move_counters(struct kvc_store *store)
 {
 	struct kvc_counters *early = store->counters;
@@ -55,7 +56,8 @@ static int move_counters(struct kvc_store *store)
 	int rc;
 
 	for (size_t r = 0; r < store->root_count && !folder; r++)
-		if (!store->roots[r]->read_only)
+		if (!store->roots[r]->read_only &&
+		    (store->roots[r]->attributes.flags & KVC_ATTRIBUTE_LOCAL))
 			folder = store->roots[r]->attributes.local_path;
 	if (!folder)
 		return 0;
@@ -73,14 +75,21 @@ static int move_counters(struct kvc_store *store)
 
 /* ---------------------------------------------------------------- opening a candidate */
 
-static int close_roots(struct kvc_store *store)
+/* Closes what can be closed; those whose I/O is stuck stay in the list. */
+static int close_roots(struct kvc_store *store, uint64_t deadline_ns)
 {
+	size_t kept = 0;
 	int rc = 0;
 
-	while (store->root_count > 0 && !rc) {
-		rc = kvc_root_close(store->roots[store->root_count - 1]);
-		store->root_count -= rc == 0;
+	for (size_t r = 0; r < store->root_count; r++) {
+		const int one = kvc_root_close(store->roots[r], deadline_ns);
+
+		if (one) {
+			rc = one;
+			store->roots[kept++] = store->roots[r];
+		}
 	}
+	store->root_count = kept;
 	return rc;
 }
 
@@ -146,7 +155,7 @@ static int try_candidate(struct kvc_store *store, const struct kvc_candidate *ca
 	}
 	if (!rc)
 		return 0;
-	if (close_roots(store) == 0) {
+	if (close_roots(store, kvc_now_ns() + CLOSE_NS) == 0) {
 		(void)kvc_backend_close(store->backend);
 		store->backend = NULL;
 	}
@@ -281,6 +290,8 @@ static void *housekeeper(void *context)
 			reclaim(store);
 		pthread_mutex_lock(&store->house_lock);
 	}
+	store->housekeeper_ended = true;
+	pthread_cond_signal(&store->house_wake);
 	pthread_mutex_unlock(&store->house_lock);
 	return NULL;
 }
@@ -299,18 +310,29 @@ static void start_housekeeper(struct kvc_store *store)
 		kvc_log(KVC_LOG_WARNING, "no housekeeping thread: %s", strerror(rc));
 }
 
-static void stop_housekeeper(struct kvc_store *store)
+/* -EBUSY: it is stuck in a root that does not answer. */
+static int stop_housekeeper(struct kvc_store *store, uint64_t deadline_ns)
 {
+	const struct timespec until = kvc_timespec(deadline_ns);
+	int rc = 0;
+
 	if (!store->housekeeper_runs)
-		return;
+		return 0;
 	pthread_mutex_lock(&store->house_lock);
 	store->stop = true;
-	pthread_cond_signal(&store->house_wake);
+	pthread_cond_broadcast(&store->house_wake);
+	while (!store->housekeeper_ended && !rc)
+		rc = pthread_cond_clockwait(&store->house_wake, &store->house_lock, CLOCK_MONOTONIC,
+					    &until);
+	rc = store->housekeeper_ended ? 0 : -EBUSY;
 	pthread_mutex_unlock(&store->house_lock);
+	if (rc)
+		return rc;
 	(void)pthread_join(store->housekeeper, NULL);
 	store->housekeeper_runs = false;
 	if (*store->settings->metrics_file)
 		write_metrics(store);
+	return 0;
 }
 
 /* ---------------------------------------------------------------- public */
@@ -392,7 +414,7 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 	return 0;
 
 close_backend:
-	if (close_roots(store) == 0)
+	if (close_roots(store, kvc_now_ns() + CLOSE_NS) == 0)
 		(void)kvc_backend_close(store->backend);
 free_store:
 	/* Stuck I/O of a root still refers to the store. */
@@ -423,8 +445,9 @@ int kvc_store_close(struct kvc_store *store)
 	if (store->connector_close)
 		store->connector_close(store->connector);
 	store->connector_close = NULL;
-	stop_housekeeper(store);
-	rc = close_roots(store);
+	rc = stop_housekeeper(store, deadline_ns);
+	if (rc == 0)
+		rc = close_roots(store, deadline_ns);
 	if (rc == 0)
 		rc = kvc_backend_close(store->backend);
 	if (rc) {

@@ -40,6 +40,7 @@ struct kvc_store {
 
 	pthread_t housekeeper;
 	bool housekeeper_runs;
+	bool housekeeper_ended;
 	bool stop;
 	pthread_mutex_t house_lock;
 	pthread_cond_t house_wake;

@@ -513,7 +513,8 @@ void fake_free(struct fake *fake)
 
 	fake_release(fake);
 	while (store->root_count > 0) {
-		assert_int_equal(kvc_root_close(store->roots[store->root_count - 1]), 0);
+		assert_int_equal(kvc_root_close(store->roots[store->root_count - 1],
+						kvc_now_ns() + UINT64_C(2000000000)), 0);
 		store->root_count--;
 	}
 	assert_int_equal(fake_counter(fake, KVC_COUNTER_STORAGE_REGISTRATIONS), 0);
