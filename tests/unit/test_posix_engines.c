@@ -10,6 +10,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -744,6 +745,100 @@ static int contend(const struct mode *mode, unsigned int writer)
 	return 0;
 }
 
+struct sharer {
+	pthread_t thread;
+	struct rig rig; /* its own queue, the root of all */
+	unsigned int number;
+	int wrong;
+};
+
+/* One operation without assertions, which belong to the main thread. */
+static int64_t op_wait(struct sharer *sharer, struct op *op)
+{
+	const struct kvc_descriptor *one = &op->descriptor;
+	struct kvc_completion completion = { .result = -EIO };
+
+	if (plugin->submit(sharer->rig.queue, &one, 1) != 1)
+		return -EAGAIN;
+	while (plugin->poll(sharer->rig.queue, &completion, 1, GUARD_NS) == 0)
+		;
+	return completion.result;
+}
+
+static void *share(void *argument)
+{
+	struct sharer *sharer = argument;
+	unsigned char *area = memory + sharer->number * (MEMORY_BYTES / 4);
+	struct kvc_plugin_queue *queue = sharer->rig.queue;
+	void *scratch = NULL;
+
+	if (posix_memalign(&scratch, 16, sharer->rig.attributes.scratch_bytes) != 0)
+		return NULL;
+	for (unsigned int i = 0; i < 400 && queue != NULL; i++) {
+		static const uint32_t kinds[] = { KVC_OP_WRITE, KVC_OP_READ, KVC_OP_STAT,
+						  KVC_OP_REMOVE };
+		struct op op = { .descriptor = { .op = kinds[(i + i / 7) % 4] } };
+		int64_t result;
+
+		op.descriptor.name_bytes =
+			(uint32_t)snprintf(op.name, sizeof(op.name), "n/%u/key", i % 5);
+		op.descriptor.name = op.name;
+		op.descriptor.ranges = op.ranges;
+		op.descriptor.cookie = 1;
+		op.descriptor.scratch = scratch;
+		op.ranges[0] = (struct kvc_range){ .addr = area, .bytes = 16384 };
+		op.descriptor.range_count = op.descriptor.op <= KVC_OP_WRITE ? 1 : 0;
+		if (op.descriptor.op == KVC_OP_WRITE)
+			memset(area, (int)(sharer->number * 16 + i % 16), 16384);
+		result = op_wait(sharer, &op);
+		if (result < 0 ? result != -ENOENT : op.descriptor.range_count * 16384 != result)
+			sharer->wrong++;
+		for (unsigned int b = 1; result == 16384 && b < 16384; b++)
+			sharer->wrong += area[b] != area[0];
+	}
+	free(scratch);
+	return NULL;
+}
+
+static int list_nothing(void *context, const struct kvc_list_entry *entry)
+{
+	int *count = context;
+
+	*count += entry->object_bytes == 16384;
+	return 0;
+}
+
+/* R32, and R27 meanwhile: queues of four threads on one root whose folders are taken away. */
+static void queues_share_a_root(void **state)
+{
+	struct sharer sharers[4] = { { .wrong = 0 } };
+	char folder[600];
+	struct rig rig;
+	int count = 0;
+
+	if (!rig_open(&rig, *state))
+		return;
+	(void)snprintf(folder, sizeof(folder), "%s/n", location);
+	for (unsigned int i = 0; i < 4; i++) {
+		sharers[i].number = i;
+		sharers[i].rig = rig;
+		queue_open(&sharers[i].rig, 4);
+		assert_int_equal(pthread_create(&sharers[i].thread, NULL, share, &sharers[i]), 0);
+	}
+	for (unsigned int i = 0; i < 20; i++) {
+		assert_int_equal(plugin->list(rig.root, "n/", list_nothing, &count), 0);
+		assert_int_equal(plugin->reclaim(rig.root), 0);
+		(void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	}
+	for (unsigned int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(sharers[i].thread, NULL), 0);
+		assert_int_equal(sharers[i].wrong, 0);
+		assert_int_equal(plugin->queue_destroy(sharers[i].rig.queue), 0);
+	}
+	assert_int_equal(temp_count(), 0);
+	rig_close(&rig);
+}
+
 /* A process of its own: the C library's AIO does not survive a fork without exec. */
 static pid_t child_start(const char *task, const struct mode *mode, const char *argument)
 {
@@ -1014,6 +1109,7 @@ static const struct {
 	TEST(containers_are_written_in_place),
 	TEST(nothing_is_left_over),
 	TEST(without_descriptors_the_file_stays),
+	TEST(queues_share_a_root),
 	TEST(writers_of_one_name_do_not_mix),
 	TEST(a_killed_writer_leaves_no_short_object),
 };
