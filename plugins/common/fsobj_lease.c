@@ -290,31 +290,44 @@ static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *lea
 	return 0;
 }
 
+/* One round, for DEAD_MAX writers at most. Returns how many of them are done with. */
+static int reclaim_round(struct reclaim *reclaim, int folder_fd)
+{
+	struct fsobj_walk walk = { .entry = reclaim_entry, .context = reclaim };
+	int error = 0;
+	int done = 0;
+
+	reclaim->dead_count = 0;
+	leases_judge(reclaim, folder_fd);
+	/* Without a dead writer there is nothing to look for, and no folder is listed. */
+	if (reclaim->dead_count > 0)
+		error = fsobj_walk_run(reclaim->root, &walk);
+	for (uint32_t i = 0; i < reclaim->dead_count; i++) {
+		if (error == 0 && !reclaim->dead[i].kept &&
+		    unlinkat(folder_fd, reclaim->dead[i].uuid, 0) == 0)
+			done++;
+		close(reclaim->dead[i].fd);
+	}
+	return error != 0 ? error : done;
+}
+
 int64_t fsobj_reclaim(struct fsobj_root *root)
 {
 	struct reclaim reclaim = { .root = root };
-	struct fsobj_walk walk = { .entry = reclaim_entry, .context = &reclaim };
 	struct fsobj_folder folder;
 	struct timespec now;
-	int error;
+	int done;
 
 	if (root->info.read_only)
 		return 0;
-	error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder);
-	if (error != 0)
-		return error == -ENOENT ? 0 : error;
+	done = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder);
+	if (done != 0)
+		return done == -ENOENT ? 0 : done;
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	reclaim.now_s = now.tv_sec;
-	reclaim.leases_fd = folder.fd;
-	leases_judge(&reclaim, folder.fd);
-	/* Without a dead writer there is nothing to look for, and no folder is listed. */
-	if (reclaim.dead_count > 0)
-		error = fsobj_walk_run(root, &walk);
-	for (uint32_t i = 0; i < reclaim.dead_count; i++) {
-		if (error == 0 && !reclaim.dead[i].kept)
-			(void)unlinkat(folder.fd, reclaim.dead[i].uuid, 0);
-		close(reclaim.dead[i].fd);
-	}
+	do
+		done = reclaim_round(&reclaim, folder.fd);
+	while (done > 0 && reclaim.dead_count == DEAD_MAX);
 	fsobj_folder_put(root, &folder);
-	return error == 0 ? reclaim.removed : error;
+	return done >= 0 ? reclaim.removed : done;
 }

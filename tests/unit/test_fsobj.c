@@ -511,6 +511,30 @@ static void a_writer_killed_at_any_step_leaves_no_short_object(void **state)
 		killed_at(&deaths[i]);
 }
 
+/* More dead writers than one look takes. */
+static void all_the_dead_are_reclaimed(void **state)
+{
+	char location[PATH_MAX];
+	char path[PATH_MAX + 128];
+	struct fsobj_root *root = open_new(location, "many-dead");
+	struct fsobj_seen seen;
+
+	(void)state;
+	assert_int_equal(put(root, "n/key", 10, false, &seen), 0);
+	assert_int_equal(fsobj_lease_hold(root), 0);
+	for (int i = 0; i < 150; i++) {
+		(void)snprintf(path, sizeof(path), "%s/" FSOBJ_LEASES "/%032x", location, i);
+		close(open(path, O_CREAT | O_WRONLY, 0600));
+		(void)snprintf(path, sizeof(path), "%s/n/" FSOBJ_TEMP_PREFIX "%032x.1", location,
+			       i);
+		close(open(path, O_CREAT | O_WRONLY, 0600));
+	}
+	assert_int_equal(fsobj_reclaim(root), 150);
+	assert_int_equal(count_files(location, FSOBJ_TEMP_PREFIX), 0);
+	assert_int_equal(count_files(location, ""), 2);
+	fsobj_root_close(root);
+}
+
 static void a_live_writer_is_not_reclaimed(void **state)
 {
 	char location[PATH_MAX];
@@ -925,6 +949,7 @@ int main(void)
 		cmocka_unit_test(without_descriptors_the_object_stays),
 		cmocka_unit_test(remove_takes_only_the_version_that_was_read),
 		cmocka_unit_test(a_writer_killed_at_any_step_leaves_no_short_object),
+		cmocka_unit_test(all_the_dead_are_reclaimed),
 		cmocka_unit_test(a_live_writer_is_not_reclaimed),
 		cmocka_unit_test(without_shared_locks_age_decides),
 		cmocka_unit_test(list_finds_what_is_published_and_nothing_else),
