@@ -119,7 +119,7 @@ static uint64_t walk(int kind, uint64_t seed, const struct kvc_shape *shape, voi
 				at = at ? at + series->piece_bytes : NULL;
 			}
 		}
-		if (direction == GATHER)
+		if (direction == GATHER && at)
 			memset(at, 0, kvc_block_align(part->bytes) - part->bytes);
 	}
 	return stream_end(&stream);

@@ -49,6 +49,7 @@ struct kvc_stage {
 	pthread_cond_t progress;
 	struct portion *pending;
 	struct portion **pending_end;
+	uint32_t pending_count;
 	uint32_t workers;
 	uint32_t idle;
 	uint32_t stuck; /* workers whose caller has left */
@@ -165,7 +166,7 @@ static struct portion *portion_new(struct kvc_request **list)
 	portion->items = calloc(portion->count, sizeof(*portion->items));
 	portion->names = malloc(names_bytes);
 	if (!portion->items || !portion->names ||
-	    (bytes && posix_memalign(&memory, KVC_BLOCK_BYTES, bytes)))
+	    posix_memalign(&memory, KVC_BLOCK_BYTES, bytes ? bytes : 1))
 		goto fail;
 	portion->memory = at = memory;
 	names = portion->names;
@@ -182,6 +183,7 @@ static struct portion *portion_new(struct kvc_request **list)
 			goto fail;
 		last = request->shape;
 		last_flat = item->copy.shape;
+		item->copy.bases = NULL;
 		if (!moves_bytes(request))
 			continue;
 		for (uint32_t p = 0; p < request->shape->part_count; p++)
@@ -243,6 +245,7 @@ static void *worker(void *context)
 		stage->pending = portion->next;
 		if (!stage->pending)
 			stage->pending_end = &stage->pending;
+		stage->pending_count--;
 		portion->begun = true;
 		pthread_mutex_unlock(&stage->lock);
 		run_portion(stage, portion);
@@ -269,7 +272,8 @@ static int need_worker(struct kvc_stage *stage)
 	pthread_t thread;
 	int rc;
 
-	if (stage->idle > 0 || stage->workers >= WORKERS)
+	/* An idle one that has been woken up is still counted as idle: what waits is its work. */
+	if (stage->idle > stage->pending_count || stage->workers >= WORKERS)
 		return 0;
 	(void)sigfillset(&all);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
@@ -376,6 +380,7 @@ static bool start_portion(struct kvc_stage_job *job)
 		if (!rc) {
 			*stage->pending_end = job->portion;
 			stage->pending_end = &job->portion->next;
+			stage->pending_count++;
 			pthread_cond_signal(&stage->work);
 		}
 		pthread_mutex_unlock(&stage->lock);
@@ -429,6 +434,7 @@ static void withdraw(struct kvc_stage *stage, struct portion *portion)
 	while (*at != portion)
 		at = &(*at)->next;
 	*at = portion->next;
+	stage->pending_count--;
 	if (stage->pending_end == &portion->next)
 		stage->pending_end = at;
 }
@@ -453,9 +459,12 @@ static void collect(struct portion *portion, int late_cause)
 	}
 }
 
-static void finish_portion(struct kvc_stage *stage, struct portion *portion)
+/* False: it is still at work, and has time to be. */
+static bool finish_portion(struct kvc_stage *stage, struct portion *portion, uint64_t until_ns)
 {
-	const struct timespec until = kvc_timespec(portion_deadline(portion));
+	const uint64_t deadline_ns = portion_deadline(portion);
+	const struct timespec until =
+		kvc_timespec(until_ns < deadline_ns ? until_ns : deadline_ns);
 	int late_cause = KVC_CAUSE_DEADLINE;
 	int rc = 0;
 
@@ -463,6 +472,10 @@ static void finish_portion(struct kvc_stage *stage, struct portion *portion)
 	while (!portion->done && !rc)
 		rc = pthread_cond_clockwait(&stage->progress, &stage->lock, CLOCK_MONOTONIC,
 					    &until);
+	if (!portion->done && kvc_now_ns() < deadline_ns) {
+		pthread_mutex_unlock(&stage->lock);
+		return false;
+	}
 	if (!portion->done && !portion->begun) {
 		withdraw(stage, portion);
 		late_cause = KVC_CAUSE_SUSPECT_ROOT;
@@ -474,21 +487,27 @@ static void finish_portion(struct kvc_stage *stage, struct portion *portion)
 		/* Under the lock: the worker may free it as soon as it is let go. */
 		collect(portion, late_cause);
 		pthread_mutex_unlock(&stage->lock);
-		return;
+		return true;
 	}
 	pthread_mutex_unlock(&stage->lock);
 	collect(portion, late_cause);
 	portion_free(portion);
+	return true;
+}
+
+bool kvc_stage_advance(struct kvc_stage_job *job, uint64_t until_ns)
+{
+	if (!job->portion)
+		return false;
+	if (!finish_portion(job->stage, job->portion, until_ns))
+		return true;
+	job->portion = NULL;
+	return start_portion(job);
 }
 
 void kvc_stage_finish(struct kvc_stage_job *job)
 {
-	while (job->portion) {
-		struct portion *portion = job->portion;
-
-		job->portion = NULL;
-		finish_portion(job->stage, portion);
-		(void)start_portion(job);
-	}
+	while (kvc_stage_advance(job, UINT64_MAX))
+		;
 	free(job);
 }

@@ -17,7 +17,11 @@ struct kvc_stage_job;
 struct kvc_stage_job *kvc_stage_begin(struct kvc_root *root, struct kvc_request *list,
 				      const atomic_bool *cancel);
 
-/* Waits for the results, each until its request's deadline at the longest. */
+/* Waits for results until until_ns, and no longer than to the deadline of the requests at work; begins
+ * with the next ones. False once every request has its result. */
+bool kvc_stage_advance(struct kvc_stage_job *job, uint64_t until_ns);
+
+/* Waits for the results that are left. */
 void kvc_stage_finish(struct kvc_stage_job *job);
 
 /* Ends the threads; waits until deadline_ns. -EBUSY: one is stuck; then everything of the root has

@@ -25,6 +25,7 @@
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
 #define SLICE_NS	(100 * UINT64_C(1000000))
 #define SHARED_SLICE_NS (200 * UINT64_C(1000))
+#define STAGED_SLICE_NS (500 * UINT64_C(1000))
 
 /* One queue at work. */
 struct session {
@@ -849,6 +850,30 @@ static size_t open_sessions(const struct kvc_store *store, struct kvc_request **
 	return count;
 }
 
+/* All staged roots side by side: one that stalls does not keep the next part of another back. */
+static void finish_jobs(struct kvc_stage_job **jobs, size_t count)
+{
+	for (;;) {
+		struct kvc_stage_job *waited = NULL;
+		size_t left = 0;
+
+		for (size_t r = 0; r < count; r++) {
+			if (jobs[r] && !kvc_stage_advance(jobs[r], 0)) {
+				kvc_stage_finish(jobs[r]);
+				jobs[r] = NULL;
+			}
+			if (jobs[r]) {
+				waited = jobs[r];
+				left++;
+			}
+		}
+		if (left == 0)
+			return;
+		(void)kvc_stage_advance(waited,
+					left == 1 ? UINT64_MAX : kvc_now_ns() + STAGED_SLICE_NS);
+	}
+}
+
 void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t count,
 		  const atomic_bool *cancel)
 {
@@ -874,8 +899,6 @@ void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t 
 		for (size_t i = 0; i < opened; i++)
 			kvc_queue_return(sessions[i].queue);
 	}
-	for (size_t r = 0; r < store->root_count; r++)
-		if (jobs[r])
-			kvc_stage_finish(jobs[r]);
+	finish_jobs(jobs, store->root_count);
 	kvc_regions_release(regions);
 }
