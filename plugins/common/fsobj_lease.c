@@ -186,6 +186,7 @@ struct reclaim {
 	int leases_fd;
 	struct dead_writer dead[DEAD_MAX];
 	uint32_t dead_count;
+	int leases_fd;
 	int64_t removed;
 	int64_t now_s;
 };
@@ -258,35 +259,50 @@ static void reclaim_leaseless(struct reclaim *reclaim, int folder_fd, const char
 		reclaim->removed++;
 }
 
+static bool temp_is_old(const struct reclaim *reclaim, int folder_fd, const char *leaf)
+{
+	struct stat st;
+
+	return fstatat(folder_fd, leaf, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       reclaim->now_s - st.st_mtim.tv_sec >= LEASE_AGE_S;
+}
+
+/* Its lease was lost together with the housekeeping folder: then age decides as well. */
+static bool temp_is_abandoned(const struct reclaim *reclaim, int folder_fd, const char *leaf,
+			      const char *uuid)
+{
+	char lease[FSOBJ_UUID_CHARS + 1];
+
+	memcpy(lease, uuid, FSOBJ_UUID_CHARS);
+	lease[FSOBJ_UUID_CHARS] = '\0';
+	return uuid_valid(lease) && faccessat(reclaim->leases_fd, lease, F_OK, 0) != 0 &&
+	       errno == ENOENT && temp_is_old(reclaim, folder_fd, leaf);
+}
+
 static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *leaf, const char *path,
 			 size_t path_bytes)
 {
 	struct reclaim *reclaim = walk->context;
 	const char *uuid = leaf + strlen(FSOBJ_TEMP_PREFIX);
-	bool known = false;
-	struct stat st;
+	struct dead_writer *dead = NULL;
 
 	(void)path;
 	(void)path_bytes;
 	if (strncmp(leaf, FSOBJ_TEMP_PREFIX, strlen(FSOBJ_TEMP_PREFIX)) != 0 ||
 	    strlen(uuid) <= FSOBJ_UUID_CHARS || uuid[FSOBJ_UUID_CHARS] != '.')
 		return 0;
-	for (uint32_t i = 0; i < reclaim->dead_count; i++) {
-		struct dead_writer *dead = &reclaim->dead[i];
-
-		if (memcmp(dead->uuid, uuid, FSOBJ_UUID_CHARS) != 0)
-			continue;
-		known = true;
-		if (dead->by_age && (fstatat(folder_fd, leaf, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-				     reclaim->now_s - st.st_mtim.tv_sec < LEASE_AGE_S))
-			dead->kept = true;
-		else if (unlinkat(folder_fd, leaf, 0) == 0)
-			reclaim->removed++;
-		else if (errno != ENOENT)
-			dead->kept = true;
+	for (uint32_t i = 0; i < reclaim->dead_count && dead == NULL; i++) {
+		if (memcmp(reclaim->dead[i].uuid, uuid, FSOBJ_UUID_CHARS) == 0)
+			dead = &reclaim->dead[i];
 	}
-	if (!known)
-		reclaim_leaseless(reclaim, folder_fd, leaf, uuid);
+	if (dead == NULL && !temp_is_abandoned(reclaim, folder_fd, leaf, uuid))
+		return 0;
+	if (dead != NULL && dead->by_age && !temp_is_old(reclaim, folder_fd, leaf))
+		dead->kept = true;
+	else if (unlinkat(folder_fd, leaf, 0) == 0)
+		reclaim->removed++;
+	else if (errno != ENOENT && dead != NULL)
+		dead->kept = true;
 	return 0;
 }
 
@@ -325,6 +341,7 @@ int64_t fsobj_reclaim(struct fsobj_root *root)
 		return done == -ENOENT ? 0 : done;
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	reclaim.now_s = now.tv_sec;
+	reclaim.leases_fd = folder.fd;
 	do
 		done = reclaim_round(&reclaim, folder.fd);
 	while (done > 0 && reclaim.dead_count == DEAD_MAX);
