@@ -183,7 +183,6 @@ struct dead_writer {
 
 struct reclaim {
 	struct fsobj_root *root;
-	int leases_fd;
 	struct dead_writer dead[DEAD_MAX];
 	uint32_t dead_count;
 	int leases_fd;
@@ -244,21 +243,6 @@ static void leases_judge(struct reclaim *reclaim, int folder_fd)
 	closedir(dir);
 }
 
-/* A temporary file whose lease nobody has any more, found while looking for others. */
-static void reclaim_leaseless(struct reclaim *reclaim, int folder_fd, const char *leaf,
-			      const char *uuid)
-{
-	char lease[FSOBJ_UUID_CHARS + 1];
-
-	memcpy(lease, uuid, FSOBJ_UUID_CHARS);
-	lease[FSOBJ_UUID_CHARS] = '\0';
-	if (!reclaim->root->info.local || !uuid_valid(lease))
-		return;
-	if (faccessat(reclaim->leases_fd, lease, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
-	    errno == ENOENT && unlinkat(folder_fd, leaf, 0) == 0)
-		reclaim->removed++;
-}
-
 static bool temp_is_old(const struct reclaim *reclaim, int folder_fd, const char *leaf)
 {
 	struct stat st;
@@ -267,7 +251,7 @@ static bool temp_is_old(const struct reclaim *reclaim, int folder_fd, const char
 	       reclaim->now_s - st.st_mtim.tv_sec >= LEASE_AGE_S;
 }
 
-/* Its lease was lost together with the housekeeping folder: then age decides as well. */
+/* A writer whose lease is gone is dead as well. Where locks are not shared, age decides again. */
 static bool temp_is_abandoned(const struct reclaim *reclaim, int folder_fd, const char *leaf,
 			      const char *uuid)
 {
@@ -275,8 +259,10 @@ static bool temp_is_abandoned(const struct reclaim *reclaim, int folder_fd, cons
 
 	memcpy(lease, uuid, FSOBJ_UUID_CHARS);
 	lease[FSOBJ_UUID_CHARS] = '\0';
-	return uuid_valid(lease) && faccessat(reclaim->leases_fd, lease, F_OK, 0) != 0 &&
-	       errno == ENOENT && temp_is_old(reclaim, folder_fd, leaf);
+	if (!uuid_valid(lease) || strcmp(lease, reclaim->root->lease.uuid) == 0 ||
+	    faccessat(reclaim->leases_fd, lease, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
+		return false;
+	return reclaim->root->info.local || temp_is_old(reclaim, folder_fd, leaf);
 }
 
 static int reclaim_entry(struct fsobj_walk *walk, int folder_fd, const char *leaf, const char *path,
