@@ -15,23 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvc_struct_check(const void *data, size_t size, size_t known, const char *what)
-{
-	const uint8_t *bytes = data;
-
-	if (size < known)
-		return kvc_fail(-EINVAL, "%s: size is %zu, at least %zu is expected", what, size,
-				known);
-	for (size_t i = known; i < size; i++)
-		if (bytes[i])
-			return kvc_fail(
-				-E2BIG,
-				"%s: it has fields that this version of the library does not "
-				"know",
-				what);
-	return 0;
-}
-
 /* ---------------------------------------------------------------- per store */
 
 static void connector_close(void *arg)
@@ -92,8 +75,9 @@ static void write_namespace_text(struct kvc_namespace *ns)
 		struct kvc_completion found;
 		int rc;
 
+		/* One that does not answer is not asked a second time. */
 		if (root->read_only || root->writes_refused ||
-		    kvc_root_stat(root, path, &found) == 0)
+		    kvc_root_stat(root, path, &found) != -ENOENT)
 			continue;
 		rc = kvc_root_write_text(root, path, text, true);
 		if (rc && rc != -EEXIST)
@@ -213,8 +197,11 @@ int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry_run,
 	uint64_t hash;
 	int rc = 0;
 
-	if (!store || !id || !*id || !out || out->size < sizeof(*out))
-		return kvc_fail(-EINVAL, "kvc_namespace_clear: no namespace, or out->size not set");
+	if (!store || !id || !*id || !out)
+		return kvc_fail(-EINVAL, "kvc_namespace_clear: no namespace, or out is NULL");
+	rc = kvc_struct_output(out, out->size, sizeof(*out), "struct kvc_clear_report");
+	if (rc)
+		return rc;
 	nixl = store->settings->naming == KVC_NAMING_NIXL;
 	if (!nixl && kvc_namespace_id_hash(id, &hash))
 		return kvc_fail(-EINVAL, "\"%s\" is no namespace id (<slug>-<16 hex digits>)", id);
@@ -234,12 +221,33 @@ int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry_run,
 
 /* ---------------------------------------------------------------- pools */
 
+/* Whether the page at this index moves without a copy on every root. */
+static bool page_zero_copy(struct kvc_pool *pool, uint32_t object, uint64_t page)
+{
+	const struct kvc_geometry *geometry = &pool->geometry;
+	const struct kvc_store *store = pool->ns->store;
+	const uint64_t index = geometry->token_indices ? page * geometry->page_tokens : page;
+	bool zero_copy = true;
+	void *bases[KVC_SHAPE_SERIES_MAX];
+
+	if (!geometry->has_memory || page >= geometry->page_count ||
+	    kvc_geometry_bases(geometry, (int64_t)index, object, bases))
+		return true;
+	for (size_t r = 0; r < store->root_count && zero_copy; r++) {
+		const struct kvc_attributes *attributes = &store->roots[r]->attributes;
+
+		zero_copy = kvc_ranges_zero_copy(geometry->objects[object].shape, bases,
+						 attributes->alignment, attributes->max_ranges,
+						 &pool->copy_reason);
+	}
+	return zero_copy;
+}
+
 /* Whether its pages move without a copy, and the largest object. */
 static int look_at_objects(struct kvc_pool *pool)
 {
 	const struct kvc_geometry *geometry = &pool->geometry;
 	const struct kvc_store *store = pool->ns->store;
-	void *bases[KVC_SHAPE_SERIES_MAX];
 
 	pool->zero_copy = true;
 	pool->copy_reason = "";
@@ -248,15 +256,10 @@ static int look_at_objects(struct kvc_pool *pool)
 
 		if (shape->stored_bytes > pool->object_bytes_max)
 			pool->object_bytes_max = shape->stored_bytes;
-		if (!geometry->has_memory || geometry->page_count == 0 || !pool->zero_copy ||
-		    kvc_geometry_bases(geometry, 0, o, bases))
-			continue;
-		for (size_t r = 0; r < store->root_count && pool->zero_copy; r++) {
-			const struct kvc_attributes *attributes = &store->roots[r]->attributes;
-
-			pool->zero_copy = kvc_ranges_zero_copy(shape, bases, attributes->alignment,
-							       &pool->copy_reason);
-		}
+		/* The second page tells whether all others are aligned, too. */
+		if (pool->zero_copy)
+			pool->zero_copy =
+				page_zero_copy(pool, o, 0) && page_zero_copy(pool, o, 1);
 	}
 	for (size_t r = 0; r < store->root_count; r++) {
 		const uint64_t limit = store->roots[r]->attributes.max_object_bytes;
@@ -342,8 +345,13 @@ int kvc_pool_query(const struct kvc_pool *pool, struct kvc_pool_info *out)
 {
 	const struct kvc_geometry *geometry;
 
-	if (!pool || !out || out->size < sizeof(*out))
-		return kvc_fail(-EINVAL, "kvc_pool_query: pool is NULL, or out->size is not set");
+	int rc;
+
+	if (!pool || !out)
+		return kvc_fail(-EINVAL, "kvc_pool_query: an argument is NULL");
+	rc = kvc_struct_output(out, out->size, sizeof(*out), "struct kvc_pool_info");
+	if (rc)
+		return rc;
 	geometry = &pool->geometry;
 	out->page_bytes = geometry->page_bytes;
 	out->object_bytes = geometry->object_count ? geometry->objects[0].shape->stored_bytes : 0;

@@ -6,6 +6,7 @@
 #include "connector/geometry.h"
 #include "connector/name.h"
 #include "connector/namespace.h"
+#include "core/sized.h"
 #include "core/store.h"
 #include "core/xfer.h"
 
@@ -43,8 +44,5 @@ struct kvc_connector {
 /* Made at the first namespace. NULL: no memory. */
 struct kvc_connector *kvc_connector_of(struct kvc_store *store);
 void kvc_arena_free(struct kvc_arena *arena);
-
-/* Whether a struct of the caller's is one that this library can read: -EINVAL, -E2BIG. */
-int kvc_struct_check(const void *data, size_t size, size_t known, const char *what);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "core/config.h"
 #include "core/log.h"
+#include "core/sized.h"
 #include "core/stats.h"
 #include "core/store.h"
 #include "core/text.h"
@@ -13,6 +14,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,8 +163,10 @@ int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t
 	const bool json = format == KVC_FORMAT_JSON;
 	struct kvc_text text;
 
-	if (!store || (format != KVC_FORMAT_TEXT && format != KVC_FORMAT_JSON))
-		return kvc_fail(-EINVAL, "kvc_store_describe: store is NULL, or no such format");
+	if (!store || (!buffer && bytes > 0) ||
+	    (format != KVC_FORMAT_TEXT && format != KVC_FORMAT_JSON))
+		return kvc_fail(-EINVAL,
+				"kvc_store_describe: store or buffer is NULL, or no such format");
 	kvc_store_enter(store);
 	kvc_text_init(&text, buffer, bytes);
 	kvc_text_add(&text, json ? "{\"store\": {" : "store\n");
@@ -182,32 +186,56 @@ int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t
 
 /* ---------------------------------------------------------------- usage, metrics */
 
-int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out, size_t count)
+/* What one root holds, and its device has. A device that stalled once is not asked again. */
+static void fill_usage(struct kvc_root *root, struct kvc_root_usage *out)
+{
+	struct kvc_usage usage = { .size = sizeof(usage) };
+
+	out->path = root->location;
+	(void)snprintf(out->uuid, sizeof(out->uuid), "%s", root->uuid_text);
+	(void)snprintf(out->state, sizeof(out->state), "%s", kvc_root_state(root));
+	kvc_usage_total(root->usage, &out->own_bytes, &out->own_objects);
+	if (!atomic_load_explicit(&root->suspect, memory_order_relaxed))
+		(void)root->backend->module->ops.usage(root->handle, &usage);
+	out->total_bytes = usage.total_bytes;
+	out->free_bytes = usage.free_bytes;
+}
+
+static int check_usage_array(struct kvc_root_usage *out, size_t count, size_t stride)
 {
 	int rc = 0;
 
-	if (!store || (count > 0 && (!out || out[0].size < sizeof(*out))))
-		return kvc_fail(-EINVAL,
-				"kvc_store_usage: store is NULL, or out[0].size is not set");
-	kvc_store_enter(store);
-	for (size_t r = 0; r < store->root_count && !rc; r++) {
-		struct kvc_root *root = store->roots[r];
-		struct kvc_usage usage = { .size = sizeof(usage) };
-		struct kvc_root_usage *to;
+	for (size_t i = 0; i < count && !rc; i++) {
+		struct kvc_root_usage *one = (struct kvc_root_usage *)((char *)out + i * stride);
 
-		if (recount || kvc_usage_is_new(root->usage))
-			rc = kvc_walk_recount(root);
-		if (rc || r >= count)
-			continue;
-		to = (struct kvc_root_usage *)((char *)out + r * out[0].size);
-		to->path = root->location;
-		(void)snprintf(to->uuid, sizeof(to->uuid), "%s", root->uuid_text);
-		(void)snprintf(to->state, sizeof(to->state), "%s", kvc_root_state(root));
-		kvc_usage_total(root->usage, &to->own_bytes, &to->own_objects);
-		(void)root->backend->module->ops.usage(root->handle, &usage);
-		to->total_bytes = usage.total_bytes;
-		to->free_bytes = usage.free_bytes;
+		if (one->size != stride)
+			return kvc_fail(-EINVAL,
+					"kvc_store_usage: out[%zu].size differs from the first's",
+					i);
+		rc = kvc_struct_output(one, stride, sizeof(*one), "struct kvc_root_usage");
 	}
+	return rc;
+}
+
+int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out, size_t count)
+{
+	size_t stride;
+	int rc;
+
+	if (!store || (count > 0 && !out))
+		return kvc_fail(-EINVAL, "kvc_store_usage: store or out is NULL");
+	count = count < store->root_count ? count : store->root_count;
+	stride = count ? out->size : 0;
+	rc = check_usage_array(out, count, stride);
+	if (rc)
+		return rc;
+	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count && !rc; r++)
+		if (recount || kvc_usage_is_new(store->roots[r]->usage))
+			rc = kvc_walk_recount(store->roots[r]);
+	for (size_t r = 0; r < count && !rc; r++)
+		fill_usage(store->roots[r],
+			   (struct kvc_root_usage *)((char *)out + r * stride));
 	kvc_store_leave(store);
 	return rc ? rc : (int)store->root_count;
 }
@@ -228,7 +256,7 @@ static void root_gauges(struct kvc_text *text, struct kvc_store *store)
 			const struct kvc_root *root = store->roots[r];
 			struct kvc_text label;
 			uint64_t values[3];
-			char labels[512];
+			char labels[2 * PATH_MAX + 16]; /* each byte may need another */
 
 			kvc_usage_total(root->usage, &values[0], &values[1]);
 			values[2] = atomic_load_explicit(&root->suspect, memory_order_relaxed);
@@ -247,17 +275,17 @@ int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes)
 	struct kvc_text text;
 	int rc;
 
-	if (!store)
-		return kvc_fail(-EINVAL, "kvc_metrics_text: store is NULL");
-	rc = kvc_counters_read(store->counters, &stats);
-	if (rc)
-		return rc;
+	if (!store || (!buffer && bytes > 0))
+		return kvc_fail(-EINVAL, "kvc_metrics_text: store or buffer is NULL");
+	kvc_store_enter(store);
 	kvc_text_init(&text, buffer, bytes);
-	rc = kvc_stats_add_text(&stats, KVC_FORMAT_PROMETHEUS, NULL, &text);
-	if (rc)
-		return rc;
-	root_gauges(&text, store);
-	return kvc_text_finish(&text);
+	rc = kvc_counters_read(store->counters, &stats);
+	if (!rc)
+		rc = kvc_stats_add_text(&stats, KVC_FORMAT_PROMETHEUS, NULL, &text);
+	if (!rc)
+		root_gauges(&text, store);
+	kvc_store_leave(store);
+	return rc ? rc : kvc_text_finish(&text);
 }
 
 /* ---------------------------------------------------------------- plugins */

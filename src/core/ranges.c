@@ -252,10 +252,16 @@ void kvc_ranges_trailer(struct kvc_slot *slot, uint64_t checksum)
 	kvc_trailer_encode(&trailer, slot->trailer);
 }
 
-bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uint32_t alignment,
-			  const char **out_reason)
+/* Ranges of a series: pieces without a gap between them are one. */
+static uint64_t series_ranges(const struct kvc_series *series)
 {
-	uint64_t pieces = 0;
+	return series->piece_stride_bytes == series->piece_bytes ? 1 : series->piece_count;
+}
+
+bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uint32_t alignment,
+			  uint32_t max_ranges, const char **out_reason)
+{
+	uint64_t ranges = 1; /* the trailer */
 
 	*out_reason = "";
 	for (uint32_t p = 0; p < shape->part_count; p++) {
@@ -273,10 +279,11 @@ bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uin
 				*out_reason = "its memory is not aligned as the root needs it";
 				return false;
 			}
-			pieces += series->piece_count;
+			ranges += series_ranges(series);
 		}
+		ranges += part->bytes % KVC_BLOCK_BYTES != 0; /* padding, or the last block */
 	}
-	if (pieces + shape->part_count + 1 > KVC_SLOT_RANGES) {
+	if (ranges > (max_ranges < KVC_SLOT_RANGES ? max_ranges : KVC_SLOT_RANGES)) {
 		*out_reason = "its pages lie in too many pieces";
 		return false;
 	}

@@ -2,6 +2,7 @@
 #include "core/region.h"
 
 #include "core/log.h"
+#include "core/sized.h"
 #include "core/stats.h"
 #include "core/store.h"
 
@@ -60,11 +61,11 @@ const struct kvc_region *kvc_regions_find(const struct kvc_regions *regions, con
 	return NULL;
 }
 
-/* With region_lock held: a snapshot with `add`, without `without`. */
-static int publish(struct kvc_store *store, struct kvc_region *add,
-		   const struct kvc_region *without)
+/* With register_lock held: a snapshot with `add`, without `without`. -EBUSY: a run that holds on to
+ * the present one may touch `without`. */
+static int publish(struct kvc_store *store, struct kvc_region *add, struct kvc_region *without)
 {
-	const struct kvc_regions *old = store->regions;
+	struct kvc_regions *old = store->regions;
 	const size_t count = old ? old->count : 0;
 	struct kvc_regions *fresh =
 		malloc(sizeof(*fresh) + (count + 1) * sizeof(fresh->entries[0]));
@@ -78,8 +79,15 @@ static int publish(struct kvc_store *store, struct kvc_region *add,
 			fresh->entries[fresh->count++] = old->entries[i];
 	if (add)
 		fresh->entries[fresh->count++] = add;
-	drop(store->regions);
+	pthread_mutex_lock(&store->region_lock);
+	if (without && atomic_load_explicit(&without->uses, memory_order_acquire) > 0) {
+		pthread_mutex_unlock(&store->region_lock);
+		free(fresh);
+		return -EBUSY;
+	}
 	store->regions = fresh;
+	pthread_mutex_unlock(&store->region_lock);
+	drop(old);
 	return 0;
 }
 
@@ -94,8 +102,13 @@ static int check_memory(const struct kvc_store *store, const struct kvc_memory *
 {
 	uint32_t kinds, flags;
 
-	if (!memory || memory->size < sizeof(*memory))
-		return kvc_fail(-EINVAL, "memory: its size field is not set");
+	int rc;
+
+	if (!memory)
+		return kvc_fail(-EINVAL, "kvc_memory_register: memory is NULL");
+	rc = kvc_struct_check(memory, memory->size, sizeof(*memory), "struct kvc_memory");
+	if (rc)
+		return rc;
 	if (!memory->addr || memory->bytes == 0 ||
 	    (uintptr_t)memory->addr + memory->bytes < (uintptr_t)memory->addr)
 		return kvc_fail(-EINVAL, "memory: no address or no bytes");
@@ -117,7 +130,7 @@ static int check_memory(const struct kvc_store *store, const struct kvc_memory *
 	return 0;
 }
 
-/* With region_lock held: the same region again, or one that it overlaps. */
+/* With register_lock held: the same region again, or one that it overlaps. */
 static int find_existing(struct kvc_store *store, const struct kvc_memory *memory,
 			 struct kvc_region **out)
 {
@@ -149,7 +162,7 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 	if (rc)
 		return rc;
 	ops = &store->backend->module->ops;
-	pthread_mutex_lock(&store->region_lock);
+	pthread_mutex_lock(&store->register_lock);
 	rc = find_existing(store, memory, &region);
 	if (rc)
 		goto unlock;
@@ -187,7 +200,7 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 	kvc_counters_add(store->counters, KVC_COUNTER_HOST_REGISTRATIONS, 1);
 	*out = region;
 unlock:
-	pthread_mutex_unlock(&store->region_lock);
+	pthread_mutex_unlock(&store->register_lock);
 	return rc;
 }
 
@@ -199,17 +212,15 @@ int kvc_memory_deregister(struct kvc_region *region)
 	if (!region)
 		return 0;
 	store = region->store;
-	pthread_mutex_lock(&store->region_lock);
+	pthread_mutex_lock(&store->register_lock);
 	if (region->users > 1) {
 		region->users--;
 		goto unlock;
 	}
 	/* A run uses all regions of the snapshot that it began with. */
-	if (atomic_load_explicit(&region->uses, memory_order_acquire) > 0) {
-		rc = kvc_fail(-EBUSY, "memory is in use by a transfer");
-		goto unlock;
-	}
 	rc = publish(store, NULL, region);
+	if (rc == -EBUSY)
+		rc = kvc_fail(rc, "memory is in use by a transfer");
 	if (rc)
 		goto unlock;
 	if (region->registration)
@@ -219,6 +230,6 @@ int kvc_memory_deregister(struct kvc_region *region)
 	atomic_fetch_sub(&store->children, 1);
 	free(region);
 unlock:
-	pthread_mutex_unlock(&store->region_lock);
+	pthread_mutex_unlock(&store->register_lock);
 	return rc;
 }

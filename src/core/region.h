@@ -15,7 +15,7 @@ struct kvc_region {
 	struct kvc_memory memory;
 	uint64_t registration; /* 0: the plugin did not take it */
 	atomic_uint uses;      /* runs that may touch it */
-	uint32_t users;	       /* kvc_memory_register() calls; under the store's region_lock */
+	uint32_t users;	       /* kvc_memory_register() calls; under the store's register_lock */
 };
 
 /* Immutable but for its reference count. */

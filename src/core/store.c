@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/route.h"
 #include "core/selftest.h"
+#include "core/sized.h"
 #include "core/stats.h"
 #include "core/text.h"
 #include "core/trailer.h"
@@ -351,6 +352,7 @@ static struct kvc_store *store_new(struct kvc_settings *settings, uint32_t flags
 	store->settings = settings;
 	store->read_only = flags & KVC_OPEN_READ_ONLY;
 	store->checksum_kind = kinds[settings->checksum];
+	(void)pthread_mutex_init(&store->register_lock, NULL);
 	(void)pthread_mutex_init(&store->region_lock, NULL);
 	(void)pthread_mutex_init(&store->worker_lock, NULL);
 	(void)pthread_mutex_init(&store->house_lock, NULL);
@@ -364,6 +366,7 @@ static void store_free(struct kvc_store *store)
 	(void)pthread_mutex_destroy(&store->house_lock);
 	(void)pthread_mutex_destroy(&store->worker_lock);
 	(void)pthread_mutex_destroy(&store->region_lock);
+	(void)pthread_mutex_destroy(&store->register_lock);
 	free(store->regions);
 	free(store->passed_over);
 	kvc_counters_close(store->counters);
@@ -389,8 +392,15 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 	struct kvc_store *store;
 	int rc;
 
-	if (!out || (params && params->size < sizeof(*params)))
-		return kvc_fail(-EINVAL, "kvc_store_open: out is NULL, or params->size is not set");
+	if (!out)
+		return kvc_fail(-EINVAL, "kvc_store_open: out is NULL");
+	rc = params ? kvc_struct_check(params, params->size, sizeof(*params),
+				       "struct kvc_open_params") :
+		      0;
+	if (rc)
+		return rc;
+	if (flags & ~(uint32_t)(KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST))
+		return kvc_fail(-EINVAL, "kvc_store_open: flags has an unknown bit");
 	rc = kvc_config_resolve(config, &settings);
 	if (rc)
 		return rc;

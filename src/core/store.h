@@ -32,7 +32,8 @@ struct kvc_store {
 	atomic_uint active;   /* calls at work */
 	atomic_bool identity_warned;
 
-	pthread_mutex_t region_lock;
+	pthread_mutex_t register_lock; /* of registering; taken before region_lock */
+	pthread_mutex_t region_lock;   /* of the snapshot; nobody waits under it */
 	struct kvc_regions *regions;
 
 	struct kvc_workers *workers; /* for started batches; made at the first */

@@ -482,6 +482,7 @@ struct fake *fake_new(void)
 	store->settings = &fake->settings;
 	store->backend = &fake->backend;
 	store->checksum_kind = KVC_CHECKSUM_FULL;
+	(void)pthread_mutex_init(&store->register_lock, NULL);
 	(void)pthread_mutex_init(&store->region_lock, NULL);
 	(void)pthread_mutex_init(&store->worker_lock, NULL);
 	assert_int_equal(kvc_counters_open(NULL, 0, &store->counters), 0);
@@ -529,6 +530,7 @@ void fake_free(struct fake *fake)
 		free(fake->objects[i].data);
 	(void)pthread_mutex_destroy(&store->worker_lock);
 	(void)pthread_mutex_destroy(&store->region_lock);
+	(void)pthread_mutex_destroy(&store->register_lock);
 	(void)pthread_cond_destroy(&fake->wake);
 	(void)pthread_mutex_destroy(&fake->lock);
 	free(fake);
