@@ -17,7 +17,7 @@
 #define SECTOR_BYTES 512u
 #define SAMPLE_BYTES 64u
 /* Copied and hashed piece by piece, each small enough to stay in the L2 cache in between. */
-#define FUSE_BYTES (128u << 10)
+#define FUSE_BYTES   (128u << 10)
 
 struct stream {
 	XXH3_state_t state;
@@ -98,6 +98,10 @@ static void fuse_piece(struct stream *stream, enum direction direction, uint8_t 
 	}
 }
 
+/* gcc's AddressSanitizer places locals where 64-byte alignment is not kept (use after return). */
+#define KEEPS_ALIGNMENT __attribute__((no_sanitize("address")))
+
+KEEPS_ALIGNMENT
 static uint64_t walk(int kind, uint64_t seed, const struct kvc_shape *shape, void *const *bases,
 		     enum direction direction, uint8_t *image)
 {
@@ -131,6 +135,7 @@ uint64_t kvc_checksum_memory(int kind, uint64_t seed, const struct kvc_shape *sh
 	return kind == KVC_CHECKSUM_NONE ? 0 : walk(kind, seed, shape, bases, HASH_ONLY, NULL);
 }
 
+KEEPS_ALIGNMENT
 uint64_t kvc_checksum_image(int kind, uint64_t seed, const struct kvc_shape *shape,
 			    const void *image)
 {
