@@ -129,7 +129,7 @@ static int decode_parts(const uint8_t *block, struct kvc_trailer *out)
 	for (uint32_t i = 0; i < out->part_count; i++) {
 		const uint64_t bytes = get64(block, AT_PART_BYTES + 8 * (size_t)i);
 
-		if (bytes > UINT64_MAX / 2 - stored)
+		if (stored > UINT64_MAX / 2 || bytes > UINT64_MAX / 2 - stored)
 			return -EBADMSG;
 		out->part_bytes[i] = bytes;
 		payload += bytes;
