@@ -47,9 +47,11 @@ struct kvc_root {
 	char uuid_text[37];
 	bool read_only;
 	bool writes_refused;	 /* an unknown ro_compat word in root.json */
-	atomic_bool suspect;	 /* stalled once: staged from then on */
 	uint64_t capacity_bytes; /* of own objects, 0 = no limit */
 	uint64_t min_free_bytes; /* of the device, 0 = no limit */
+	/* Stalled once: staged from then on. Not beside the flags above, which a compiler may test
+	 * together with what lies in their word. */
+	atomic_bool suspect;
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;

@@ -147,7 +147,8 @@ static int copy_word(const json_t *json, const char *key, const char *where, cha
 {
 	const char *text = json_string_value(json_object_get(json, key));
 
-	if (!text || !*text || strlen(text) >= bytes)
+	if (!text || !*text || strlen(text) >= bytes ||
+	    text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-")])
 		return kvc_fail(-EUCLEAN, "%s: \"%s\" is missing or no word", where, key);
 	(void)snprintf(out, bytes, "%s", text);
 	return 0;
