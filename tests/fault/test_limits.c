@@ -17,8 +17,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *const engines[] = { "io_uring", "linux_aio", "threads", "posix_aio" };
-
 struct fix {
 	struct kvc_store *store;
 	struct kvc_namespace *ns;
@@ -103,7 +101,7 @@ static void run_no_descriptors(const char *engine)
 static void test_no_descriptors_left(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < 4; i++)
+	for (size_t i = 0; i < engines_count(); i++)
 		run_no_descriptors(engines[i]);
 }
 
@@ -334,7 +332,7 @@ static void test_ten_thousand_batches_on_posix(void **state)
 	struct setup setup = { .lower = "posix" };
 
 	(void)state;
-	for (size_t i = 0; i < 4; i++) {
+	for (size_t i = 0; i < engines_count(); i++) {
 		setup.engine = engines[i];
 		run_many_batches(&setup, 2500);
 	}

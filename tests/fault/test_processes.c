@@ -325,7 +325,6 @@ static void test_killed_at_each_step(void **state)
 
 static void test_killed_at_random(void **state)
 {
-	static const char *const engines[] = { "io_uring", "linux_aio", "threads", "posix_aio" };
 	const char *root = folder_new("random");
 	struct work first = { .root = root };
 	struct chance chance = { .state = 40 };
@@ -340,7 +339,7 @@ static void test_killed_at_random(void **state)
 		int ready[2];
 		struct work work = {
 			.root = root,
-			.engine = engines[i % 4],
+			.engine = engines[i % engines_count()],
 			.number = i * 1000,
 			.rounds = 100000,
 			.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0,
@@ -462,9 +461,9 @@ static void test_a_live_slow_writer_is_left_alone(void **state)
 	int ready[2];
 	struct work slow = {
 		.root = root,
-		.rules = "fill delay_ms=200",
+		.rules = "fill delay_ms=60",
 		.number = 5000000,
-		.rounds = 8,
+		.rounds = 1,
 	};
 	struct work work = { .root = root };
 	struct fix fix;

@@ -76,10 +76,8 @@ static void run_full(const char *engine, const char *naming)
 static void test_a_full_file_system(void **state)
 {
 	(void)state;
-	run_full("io_uring", "kvcellar");
-	run_full("linux_aio", "kvcellar");
-	run_full("threads", "nixl");
-	run_full("posix_aio", "kvcellar");
+	for (size_t i = 0; i < engines_count(); i++)
+		run_full(engines[i], i == 2 ? "nixl" : "kvcellar");
 }
 
 /* Not even the folders fit. */

@@ -161,7 +161,7 @@ static void sweep(const char *lower, unsigned stride)
 static void test_each_operation_on_mem(void **state)
 {
 	(void)state;
-	sweep("mem", 1);
+	sweep("mem", support_sanitized() && !support_soak() ? 3 : 1);
 }
 
 static void test_some_operations_on_posix(void **state)

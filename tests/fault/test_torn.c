@@ -11,9 +11,6 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-static const char *const engines[] = { "io_uring", "linux_aio", "threads", "posix_aio" };
-#define ENGINES (sizeof(engines) / sizeof(engines[0]))
-
 struct fix {
 	struct setup setup;
 	struct kvc_store *store;
@@ -337,7 +334,7 @@ static void run_alarms(const char *engine)
 static void test_an_error_and_a_thousand_good_ones(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < ENGINES; i++)
+	for (size_t i = 0; i < engines_count(); i++)
 		run_alarms(engines[i]);
 }
 

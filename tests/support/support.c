@@ -102,6 +102,15 @@ bool support_sanitized(void)
 	return sanitize != NULL && sanitize[0] != '\0';
 }
 
+const char *const engines[4] = { "io_uring", "linux_aio", "threads", "posix_aio" };
+
+size_t engines_count(void)
+{
+	const char *sanitize = getenv("KVC_SANITIZE");
+
+	return sanitize != NULL && strstr(sanitize, "thread") != NULL ? 3 : 4;
+}
+
 uint64_t seed_get(void)
 {
 	return the_seed;

@@ -35,6 +35,11 @@ bool support_soak(void);
 /* True under a sanitizer, whose memory and speed are other. */
 bool support_sanitized(void);
 
+/* The I/O engines of posix, and how many of them a test may use: ThreadSanitizer cannot follow the
+ * threads of the last one, POSIX AIO, which the C library makes. */
+extern const char *const engines[4];
+size_t engines_count(void);
+
 /* KVC_TEST_SEED, or one of the moment. */
 uint64_t seed_get(void);
 struct chance {

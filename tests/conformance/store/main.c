@@ -111,6 +111,8 @@ static void parameters_read(int argc, char **argv)
 		usage();
 	suite.files = true;
 	suite.setup.engine = argv[2];
+	if (strcmp(argv[2], engines[3]) == 0 && engines_count() == 3)
+		support_skip("ThreadSanitizer cannot follow the threads of POSIX AIO");
 	suite.setup.buffered = strcmp(argv[3], "buffered") == 0;
 }
 
