@@ -117,6 +117,8 @@ static uint64_t walk(int kind, uint64_t seed, const struct kvc_shape *shape, voi
 			const struct kvc_series *series = &shape->series[part->first_series + s];
 			uint8_t *piece = bases[part->first_series + s];
 
+			if (series->piece_bytes == 0)
+				continue; /* its memory may be NULL */
 			for (uint32_t i = 0; i < series->piece_count; i++) {
 				fuse_piece(&stream, direction, piece, at, series->piece_bytes);
 				piece += series->piece_stride_bytes;

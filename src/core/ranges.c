@@ -100,6 +100,8 @@ static bool add_part(struct builder *b, const struct kvc_request *request,
 		const struct kvc_series *series = &request->shape->series[part->first_series + s];
 		uint8_t *piece = request->bases[part->first_series + s];
 
+		if (series->piece_bytes == 0)
+			continue; /* its memory may be NULL */
 		for (uint32_t i = 0; i < series->piece_count; i++) {
 			const uint64_t bytes = series->piece_bytes;
 			const uint64_t direct = at >= body	  ? 0 :

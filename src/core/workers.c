@@ -47,11 +47,13 @@ static void *run(void *context)
 
 int kvc_workers_new(uint32_t threads, struct kvc_workers **out)
 {
-	struct kvc_workers *workers =
-		calloc(1, sizeof(*workers) + threads * sizeof(workers->threads[0]));
+	struct kvc_workers *workers;
 	sigset_t all, former;
 	int rc = 0;
 
+	if (threads == 0)
+		return -EINVAL;
+	workers = calloc(1, sizeof(*workers) + threads * sizeof(workers->threads[0]));
 	if (!workers)
 		return -ENOMEM;
 	workers->last = &workers->first;
