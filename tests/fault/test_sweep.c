@@ -10,7 +10,8 @@
 #include <string.h>
 
 #define COUNT	  6u
-#define SWEEP_MAX 80u
+#define SWEEP_MAX 400u /* more than the scenario has operations */
+#define QUIET	  12u  /* runs in a row that met no fault: the sweep is over */
 
 static const char *const effects[] = {
 	"any error=EIO",      "any error=EINTR",   "read error=EFAULT", "write error=EINVAL",
@@ -149,12 +150,19 @@ static bool run_once(const char *lower, const char *effect, unsigned nth)
 static void sweep(const char *lower, unsigned stride)
 {
 	for (size_t e = 0; e < sizeof(effects) / sizeof(effects[0]); e++) {
+		unsigned quiet = 0;
 		unsigned met = 0;
+		unsigned nth;
 
-		for (unsigned nth = 1; nth <= SWEEP_MAX; nth += stride)
-			met += run_once(lower, effects[e], nth);
-		(void)printf("%s, %s: %u runs of %u went another way\n", lower, effects[e], met,
-			     (SWEEP_MAX + stride - 1) / stride);
+		for (nth = 1; nth <= SWEEP_MAX && quiet < QUIET + 3 * stride; nth += stride) {
+			bool here = run_once(lower, effects[e], nth);
+
+			met += here;
+			quiet = here ? 0 : quiet + stride;
+		}
+		(void)printf("%s, %s: up to number %u, %u runs went another way\n", lower,
+			     effects[e], nth - stride, met);
+		assert_true(nth < SWEEP_MAX);
 	}
 }
 
