@@ -17,8 +17,8 @@
  *    of such structs element 0's size is the stride, and all must be equal. A size that is too
  *    small for version 0.1 is -EINVAL; bytes past what the library knows must be 0 (-E2BIG).
  *    Structs that callbacks get have it set by the library.
- *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent. Closing a handle
- *    that another thread is using is the caller's error.
+ *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent.
+ *    Closing a handle that another thread is using is the caller's error.
  *  - Store, namespace, pool and batch calls are thread-safe. A config belongs to one thread.
  *  - Text outputs work like snprintf: the length of the whole text without NUL comes back, what
  *    fits (always with NUL) is written; buffer may be NULL when bytes is 0.
@@ -125,7 +125,7 @@ KVC_API void kvc_config_free(struct kvc_config *config);
 /* ---------------------------------------------------------------- store */
 
 enum kvc_open_flag {
-	KVC_OPEN_READ_ONLY = 1u << 0,	 /* change nothing: set ends in DENIED */
+	KVC_OPEN_READ_ONLY = 1u << 0,	/* change nothing: set ends in DENIED */
 	KVC_OPEN_NO_SELFTEST = 1u << 1, /* do not write and read a test object on each root */
 };
 
@@ -178,7 +178,7 @@ KVC_API int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes
 enum kvc_status {
 	KVC_OK = 0,
 	KVC_MISS = 1,	 /* not there, or there but not usable: the page is to be computed */
-	KVC_CORRUPT = 2, /* its bytes are not what was stored; it was removed. A miss for the caller */
+	KVC_CORRUPT = 2, /* its bytes are not what was stored; removed. A miss for the caller */
 	KVC_TIMEOUT = 3, /* not done by the deadline */
 	KVC_FULL = 4,	 /* no space for it */
 	KVC_DENIED = 5,	 /* no permission, or read-only */
@@ -189,35 +189,35 @@ enum kvc_status {
 /* Why. Counted one by one (kvc_stats.causes). Append only. */
 enum kvc_cause {
 	KVC_CAUSE_NONE = 0,
-	KVC_CAUSE_ABSENT = 1,		/* MISS: no such object */
-	KVC_CAUSE_SHORT = 2,		/* MISS: fewer bytes stored than the page has */
-	KVC_CAUSE_LONG = 3,		/* MISS: more bytes stored */
-	KVC_CAUSE_FOREIGN = 4,		/* MISS: not an object of ours, or no trailer */
-	KVC_CAUSE_OTHER_OBJECT = 5,	/* CORRUPT: the trailer names another object */
-	KVC_CAUSE_CHECKSUM = 6,		/* CORRUPT: the bytes do not match the checksum */
-	KVC_CAUSE_TRAILER = 7,		/* CORRUPT: the trailer's own checksum is wrong */
-	KVC_CAUSE_VERSION = 8,		/* MISS: a format version that this library cannot read */
-	KVC_CAUSE_RECYCLED = 9,		/* MISS: reused while it was read (packed) */
-	KVC_CAUSE_MARKED = 10,		/* MISS: failed twice just now; not tried for 5 s */
-	KVC_CAUSE_EXISTED = 11,		/* OK of a set: was there already */
-	KVC_CAUSE_NOT_WRITER = 12,	/* OK of a set: another rank writes this page */
-	KVC_CAUSE_DEADLINE = 13,	/* TIMEOUT */
-	KVC_CAUSE_NO_SPACE = 14,	/* FULL: ENOSPC */
-	KVC_CAUSE_QUOTA = 15,		/* FULL: EDQUOT */
-	KVC_CAUSE_CAPACITY = 16,	/* FULL: the configured capacity */
-	KVC_CAUSE_PERMISSION = 17,	/* DENIED: EACCES, EPERM */
-	KVC_CAUSE_READ_ONLY = 18,	/* DENIED: EROFS, or opened read-only */
-	KVC_CAUSE_NAME = 19,		/* ERROR: the key makes no valid name in this naming */
-	KVC_CAUSE_INDEX = 20,		/* ERROR: page index outside of the pool */
-	KVC_CAUSE_IO = 21,		/* ERROR: EIO and others */
-	KVC_CAUSE_DESCRIPTORS = 22,	/* ERROR: EMFILE, ENFILE */
-	KVC_CAUSE_CANCELLED = 23,	/* SKIPPED */
-	KVC_CAUSE_PREFIX_ENDED = 24,	/* SKIPPED: after the first miss of an exists */
-	KVC_CAUSE_SUSPECT_ROOT = 25,	/* TIMEOUT: root is stalled, not asked */
+	KVC_CAUSE_ABSENT = 1,	     /* MISS: no such object */
+	KVC_CAUSE_SHORT = 2,	     /* MISS: fewer bytes stored than the page has */
+	KVC_CAUSE_LONG = 3,	     /* MISS: more bytes stored */
+	KVC_CAUSE_FOREIGN = 4,	     /* MISS: not an object of ours, or no trailer */
+	KVC_CAUSE_OTHER_OBJECT = 5,  /* CORRUPT: the trailer names another object */
+	KVC_CAUSE_CHECKSUM = 6,	     /* CORRUPT: the bytes do not match the checksum */
+	KVC_CAUSE_TRAILER = 7,	     /* CORRUPT: the trailer's own checksum is wrong */
+	KVC_CAUSE_VERSION = 8,	     /* MISS: a format version that this library cannot read */
+	KVC_CAUSE_RECYCLED = 9,	     /* MISS: reused while it was read (packed) */
+	KVC_CAUSE_MARKED = 10,	     /* MISS: failed twice just now; not tried for 5 s */
+	KVC_CAUSE_EXISTED = 11,	     /* OK of a set: was there already */
+	KVC_CAUSE_NOT_WRITER = 12,   /* OK of a set: another rank writes this page */
+	KVC_CAUSE_DEADLINE = 13,     /* TIMEOUT */
+	KVC_CAUSE_NO_SPACE = 14,     /* FULL: ENOSPC */
+	KVC_CAUSE_QUOTA = 15,	     /* FULL: EDQUOT */
+	KVC_CAUSE_CAPACITY = 16,     /* FULL: the configured capacity */
+	KVC_CAUSE_PERMISSION = 17,   /* DENIED: EACCES, EPERM */
+	KVC_CAUSE_READ_ONLY = 18,    /* DENIED: EROFS, or opened read-only */
+	KVC_CAUSE_NAME = 19,	     /* ERROR: the key makes no valid name in this naming */
+	KVC_CAUSE_INDEX = 20,	     /* ERROR: page index outside of the pool */
+	KVC_CAUSE_IO = 21,	     /* ERROR: EIO and others */
+	KVC_CAUSE_DESCRIPTORS = 22,  /* ERROR: EMFILE, ENFILE */
+	KVC_CAUSE_CANCELLED = 23,    /* SKIPPED */
+	KVC_CAUSE_PREFIX_ENDED = 24, /* SKIPPED: after the first miss of an exists */
+	KVC_CAUSE_SUSPECT_ROOT = 25, /* TIMEOUT: root is stalled, not asked */
 	KVC_CAUSE_COUNT = 26,
 };
 
-/* struct kvc_result - @status enum kvc_status; @cause enum kvc_cause; @error positive errno, or 0 */
+/* struct kvc_result - @status enum kvc_status; @cause enum kvc_cause; @error positive errno or 0 */
 struct kvc_result {
 	uint16_t status;
 	uint16_t cause;
@@ -243,7 +243,7 @@ enum kvc_operation {
 struct kvc_operation_stats {
 	uint64_t calls;
 	uint64_t pages;
-	uint64_t bytes; /* payload moved for pages that ended OK */
+	uint64_t bytes;	       /* payload moved for pages that ended OK */
 	uint64_t statuses[16]; /* by enum kvc_status */
 	uint64_t causes[64];   /* by enum kvc_cause */
 	uint64_t latency_us_sum;
@@ -377,9 +377,9 @@ KVC_API int kvc_namespace_close(struct kvc_namespace *ns);
 /* kvc_namespace_id - its folder name, "<slug>-<16 hex>"; valid while ns is open. */
 KVC_API const char *kvc_namespace_id(const struct kvc_namespace *ns);
 
-/* kvc_namespace_usage - bytes and objects of the namespace on all roots, as counted by every process
- * of this host (network roots: by this process); in nixl naming of all namespaces. Either output may
- * be NULL. */
+/* kvc_namespace_usage - bytes and objects of the namespace on all roots, as counted by every
+ * process of this host (network roots: by this process); in nixl naming of all namespaces. Either
+ * output may be NULL. */
 KVC_API int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes,
 				uint64_t *out_objects);
 
@@ -412,17 +412,17 @@ KVC_API int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry
 KVC_API int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory,
 				struct kvc_region **out);
 
-/* kvc_memory_deregister - -EBUSY while a transfer uses it; open pools in it may go on, without the
- * registration. */
+/* kvc_memory_deregister - -EBUSY while a transfer of the store that began before is at work; open
+ * pools in it may go on, without the registration. */
 KVC_API int kvc_memory_deregister(struct kvc_region *region);
 
 /* How the pages of a pool lie in memory (docs/data-path.md has the shapes). */
 enum kvc_host_layout {
-	KVC_LAYOUT_EXPLICIT = 0,	   /* parts say it themselves */
-	KVC_LAYOUT_PAGE_FIRST = 1,	   /* [token][layer][head][dim] per part */
-	KVC_LAYOUT_PAGE_FIRST_DIRECT = 2,  /* [page][layer][token][head][dim] */
-	KVC_LAYOUT_PAGE_HEAD = 3,	   /* [page][head][token][layer][dim] */
-	KVC_LAYOUT_LAYER_FIRST = 4,	   /* [layer][token][head][dim] */
+	KVC_LAYOUT_EXPLICIT = 0,	  /* parts say it themselves */
+	KVC_LAYOUT_PAGE_FIRST = 1,	  /* [token][layer][head][dim] per part */
+	KVC_LAYOUT_PAGE_FIRST_DIRECT = 2, /* [page][layer][token][head][dim] */
+	KVC_LAYOUT_PAGE_HEAD = 3,	  /* [page][head][token][layer][dim] */
+	KVC_LAYOUT_LAYER_FIRST = 4,	  /* [layer][token][head][dim] */
 };
 
 /* In which order the stored bytes of a page run; pools of one order share objects. */
@@ -583,7 +583,8 @@ KVC_API int kvc_batch_run(struct kvc_store *store, struct kvc_transfer *transfer
 
 /*
  * kvc_batch_start - the same by the store's I/O threads. Transfers, keys and their data,
- * parents, indices, buffers, results and the pools' memory stay valid until kvc_batch_wait() or kvc_batch_poll() has returned 1.
+ * parents, indices, buffers, results and the pools' memory stay valid until kvc_batch_wait() or
+ * kvc_batch_poll() has returned 1.
  * Errors: as kvc_batch_run(); -EAGAIN: too many batches are waiting.
  */
 KVC_API int kvc_batch_start(struct kvc_store *store, struct kvc_transfer *transfers, size_t count,
@@ -594,7 +595,7 @@ KVC_API int kvc_batch_start(struct kvc_store *store, struct kvc_transfer *transf
 KVC_API int kvc_batch_wait(struct kvc_batch *batch, uint32_t timeout_ms);
 KVC_API int kvc_batch_poll(struct kvc_batch *batch);
 
-/* kvc_batch_cancel - what has not been started ends SKIPPED; the batch is done when wait says so. */
+/* kvc_batch_cancel - what has not been started ends SKIPPED; it is done when wait says so. */
 KVC_API int kvc_batch_cancel(struct kvc_batch *batch);
 
 /* kvc_batch_event_fd - readable once the batch is done; the batch's own. */
@@ -616,7 +617,7 @@ struct kvc_policy_pool {
 	size_t size;
 	const uint8_t *present;
 	uint32_t policy; /* enum kvc_policy */
-	uint32_t pages;  /* of the policy; 0 = 1 */
+	uint32_t pages;	 /* of the policy; 0 = 1 */
 };
 
 /*
@@ -691,8 +692,8 @@ KVC_API int kvc_object_list(struct kvc_store *store, const char *id, kvc_object_
  */
 typedef int (*kvc_verify_fn)(void *context, const struct kvc_object_info *info,
 			     const struct kvc_result *result, uint64_t done, uint64_t total);
-KVC_API int kvc_store_verify(struct kvc_store *store, const char *id, int remove,
-			     kvc_verify_fn fn, void *context);
+KVC_API int kvc_store_verify(struct kvc_store *store, const char *id, int remove, kvc_verify_fn fn,
+			     void *context);
 
 /*
  * kvc_pool_where - name and place of the objects of one page, whether they exist or not.

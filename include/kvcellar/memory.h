@@ -22,8 +22,8 @@ extern "C" {
 
 /* Where memory lives. Since 0.1. */
 enum kvc_memory_kind {
-	KVC_MEMORY_HOST = 0,   /* addressable by the CPU */
-	KVC_MEMORY_CUDA = 1,   /* CUDA device memory: addr is a device pointer, device its ordinal */
+	KVC_MEMORY_HOST = 0, /* addressable by the CPU */
+	KVC_MEMORY_CUDA = 1, /* CUDA device memory: addr is a device pointer, device its ordinal */
 	KVC_MEMORY_PLUGIN = 2, /* host memory that a plugin handed out (3FS iov, GUSLI, UCX) */
 };
 

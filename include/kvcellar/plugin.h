@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvcellar/plugin.h - what a storage plugin is. Readers: plugin writers. Guide: docs/plugin-guide.md.
+ * kvcellar/plugin.h - what a storage plugin is. For plugin writers; guide: docs/plugin-guide.md.
  *
  * A plugin is a shared object `kvcellar-plugin-<name>.so` that exports one symbol,
  * kvc_plugin_entry(). It moves bytes between memory ranges and named objects (or ranges of a
@@ -59,7 +59,7 @@ struct kvc_plugin_container;
 /* ---------------------------------------------------------------- options and settings */
 
 enum kvc_option_flag {
-	KVC_OPTION_SECRET = 1u << 0,      /* the value never reaches an output */
+	KVC_OPTION_SECRET = 1u << 0,	  /* the value never reaches an output */
 	KVC_OPTION_BOOL_STRING = 1u << 1, /* a boolean that is by custom written as a string */
 };
 
@@ -96,9 +96,10 @@ enum kvc_op {
 
 enum kvc_range_flag {
 	/* Only on the last range of a whole-object WRITE: its bytes become valid when
-	 * host->fill(cookie) returns 0. The plugin calls fill at most once, from any thread,
-	 * after it has started the other ranges, and writes this one before it publishes. A plugin
-	 * without KVC_ATTRIBUTE_LATE never sees the flag: the library fills first. */
+	 * host->fill(cookie) returns 0. The plugin calls fill at most once, from any thread, when
+	 * other I/O of its own is under way (of this object or of others), and writes this range
+	 * before it publishes. A plugin without KVC_ATTRIBUTE_LATE never sees the flag: the library
+	 * fills first. */
 	KVC_RANGE_LATE = 1u << 0,
 };
 
@@ -121,7 +122,7 @@ enum kvc_descriptor_flag {
 
 /*
  * struct kvc_descriptor - one operation.
- * @container    NULL: the whole object `name`. Else: bytes [offset, ...) of the container, in place.
+ * @container    NULL: the whole object `name`; else bytes [offset, ...) of the container, in place
  * @name         path relative to the root, '/' between folders, no leading '/', no "." or ".."
  *               component, no NUL; name_bytes long, and terminated by NUL besides
  * @offset       READ: where to start in the object; WRITE of a whole object: 0
@@ -156,7 +157,7 @@ struct kvc_descriptor {
  * struct kvc_completion - how a descriptor ended.
  * @result        READ, WRITE: bytes moved; STAT, REMOVE, SYNC: 0; else a negative errno
  * @object_bytes  size of the object as seen (READ, STAT, and WRITE that ended in -EEXIST), else 0
- * @version       what to give to REMOVE; {0, 0} when unknown (fsobj: inode and ctime; S3: ETag hash)
+ * @version       what to give to REMOVE (fsobj: inode and ctime; S3: ETag hash); {0, 0}: unknown
  */
 struct kvc_completion {
 	uint64_t cookie;
@@ -199,11 +200,11 @@ struct kvc_attributes {
 	uint32_t alignment;    /* of range addresses, lengths and offsets; power of two, <= 4096 */
 	uint32_t memory_kinds; /* bit (1 << enum kvc_memory_kind) of each kind; 0 = host only */
 	uint32_t scratch_bytes;
-	uint32_t flags;				   /* enum kvc_attribute_flag */
-	char io_engine[32];			   /* "io_uring", "threads", ..., or "" */
-	char file_system[32];			   /* "ext4", "s3", "memory", ... */
-	char note[KVC_ATTRIBUTE_TEXT_BYTES];	   /* a fallback that was taken, and why; or "" */
-	const char *local_path; /* folder on this host for housekeeping (the root itself), or NULL */
+	uint32_t flags;			     /* enum kvc_attribute_flag */
+	char io_engine[32];		     /* "io_uring", "threads", ..., or "" */
+	char file_system[32];		     /* "ext4", "s3", "memory", ... */
+	char note[KVC_ATTRIBUTE_TEXT_BYTES]; /* a fallback that was taken, and why; or "" */
+	const char *local_path; /* folder on this host for housekeeping (the root), or NULL */
 };
 
 /* struct kvc_usage - space of the device behind a root. Absent figures are 0. */
@@ -296,8 +297,9 @@ struct kvc_queue_params {
 };
 
 enum kvc_plugin_flag {
-	KVC_PLUGIN_STACKS = 1u << 0,  /* needs host->lower; its option "lower" names that plugin */
-	KVC_PLUGIN_LOCATES = 1u << 1, /* has one root, known from its own settings: location is "" */
+	KVC_PLUGIN_STACKS = 1u << 0, /* needs host->lower; its option "lower" names that plugin */
+	KVC_PLUGIN_LOCATES =
+		1u << 1, /* has one root, known from its own settings: location is "" */
 };
 
 /*
@@ -345,8 +347,9 @@ struct kvc_plugin {
 			   const struct kvc_memory *from_memory, uint64_t bytes);
 
 	/* optional, with KVC_ATTRIBUTE_IN_PLACE: fully allocated files or device areas.
-	 * bytes = 0 opens an existing one; else it is created (by one of the processes that try), or
-	 * found with exactly that size (-EEXIST otherwise). close: -EBUSY while I/O is outstanding. */
+	 * bytes = 0 opens an existing one; else it is created (by one of the processes that try),
+	 * or found with exactly that size (-EEXIST otherwise). close: -EBUSY while I/O is
+	 * outstanding. */
 	int (*container_open)(struct kvc_plugin_root *root, const char *name, uint64_t bytes,
 			      struct kvc_plugin_container **out, uint64_t *out_bytes);
 	int (*container_resize)(struct kvc_plugin_container *container, uint64_t bytes);

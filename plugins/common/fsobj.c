@@ -32,26 +32,17 @@ void fsobj_step(const struct fsobj_root *root, const char *step)
 		root->host->step(root->host->context, step);
 }
 
-/* mkdir -p, the location itself included. Components that exist are left as they are. */
+/*
+ * The last folder of the location. Those above it must be there: a mistyped path, or a disk that is
+ * not mounted, would else become a tree on another disk.
+ */
 static int location_make(const struct fsobj_root *root)
 {
-	char path[PATH_MAX];
-	size_t bytes = strlen(root->location);
-
-	memcpy(path, root->location, bytes + 1);
-	for (size_t i = 1; i <= bytes; i++) {
-		if (path[i] != '/' && path[i] != '\0')
-			continue;
-		path[i] = '\0';
-		if (access(path, F_OK) != 0 && errno == ENOENT) {
-			if (mkdir(path, root->folder_mode) == 0)
-				/* The umask may have taken something away. */
-				(void)chmod(path, root->folder_mode);
-			else if (errno != EEXIST)
-				return -errno;
-		}
-		path[i] = root->location[i];
-	}
+	if (mkdir(root->location, root->folder_mode) == 0)
+		/* The umask may have taken something away. */
+		(void)fsobj_folder_mode(AT_FDCWD, root->location, root->folder_mode);
+	else if (errno != EEXIST)
+		return -errno;
 	return 0;
 }
 
@@ -85,6 +76,11 @@ static void open_explain(const struct fsobj_root *root, int error)
 		fsobj_reason(root->host, "%s is not a directory", root->location);
 	else if (error == -ENOENT && (root->flags & KVC_ROOT_CREATE) == 0)
 		fsobj_reason(root->host, "folder %s does not exist", root->location);
+	else if (error == -ENOENT)
+		fsobj_reason(root->host,
+			     "folder %s does not exist, nor does the one it should be made in: "
+			     "mkdir -p it, if the path is right and its disk is mounted",
+			     root->location);
 	else
 		fsobj_reason(root->host, "cannot open folder %s: %s", root->location,
 			     strerror(-error));

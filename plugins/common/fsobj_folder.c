@@ -8,9 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FOLDER_OPEN_FLAGS (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+
+int fsobj_folder_mode(int parent_fd, const char *name, mode_t mode)
+{
+	struct stat st;
+
+	/* A group that is handed down by the folder above stays handed down. */
+	if (fstatat(parent_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+		return -errno;
+	return fchmodat(parent_fd, name, mode | (st.st_mode & S_ISGID), 0) != 0 ? -errno : 0;
+}
 
 static uint32_t folders_bound(void)
 {
@@ -229,7 +240,7 @@ static int component_open(const struct fsobj_root *root, int parent_fd, const ch
 			return -errno;
 		if (mkdirat(parent_fd, name, root->folder_mode) == 0)
 			/* The umask may have taken something; ours alone is not worth failing. */
-			(void)fchmodat(parent_fd, name, root->folder_mode, 0);
+			(void)fsobj_folder_mode(parent_fd, name, root->folder_mode);
 		else if (errno != EEXIST)
 			return -errno;
 	}

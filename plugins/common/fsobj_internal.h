@@ -78,6 +78,9 @@ int fsobj_folder_get(struct fsobj_root *root, const char *path, size_t bytes, bo
 void fsobj_folder_put(struct fsobj_root *root, struct fsobj_folder *folder);
 /* After an error from a call on the folder: does it come from the folder itself being gone? It then
  * is forgotten, and the next get looks it up (or makes it) again. */
+/* Gives a folder that was just made its mode, which the umask may have cut; set-group-id stays. */
+int fsobj_folder_mode(int parent_fd, const char *name, mode_t mode);
+
 bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folder, int error);
 /* Splits name: *folder_bytes of path, then the leaf. -EINVAL for names that are none. */
 int fsobj_name_split(const char *name, uint32_t name_bytes, uint32_t *folder_bytes);

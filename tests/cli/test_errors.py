@@ -39,6 +39,10 @@ class Errors(support.Case):
                 self.check(run("-D", absent, *command), CONFIG, absent)
                 self.assertFalse(os.path.exists(self.path("absent")))
         self.check(run("stats", absent), support.MISS, absent)
+        # Only the last folder of a path is made: a disk may not be mounted.
+        self.check(run("-D", absent, "put", "k", stdin=b"x"), CONFIG, absent)
+        self.assertFalse(os.path.exists(self.path("absent")))
+        os.mkdir(self.path("absent"))
         self.check(run("-D", absent, "put", "k", stdin=b"x"), DONE)
         self.assertEqual(os.stat(absent).st_mode & 0o777, 0o700)
 
