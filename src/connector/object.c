@@ -8,6 +8,7 @@
 #include "core/route.h"
 #include "core/stats.h"
 #include "core/trailer.h"
+#include "core/usage.h"
 #include "core/verify.h"
 #include "core/walk.h"
 
@@ -137,16 +138,6 @@ static void count_single(struct kvc_namespace *ns, const struct single *single,
 	kvc_counters_call(counters, op, (kvc_now_ns() - single->start_ns) / 1000);
 }
 
-/* Of a find that moved nothing. */
-static void count_find(struct kvc_namespace *ns, const struct single *single, int rc)
-{
-	count_single(ns, single,
-		     rc == 0	    ? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
-		     rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0) :
-				      kvc_result_of_errno(-rc),
-		     0);
-}
-
 /* Runs the request; its errno. */
 static int single_run(struct kvc_namespace *ns, struct single *single)
 {
@@ -163,10 +154,94 @@ static int single_run(struct kvc_namespace *ns, struct single *single)
 	return errno_of(&single->request);
 }
 
+/* Reads the trailer of what was found. 0, or a negative errno as kvc_trailer_decode() has it. */
+static int read_trailer(const struct single *single, uint64_t object_bytes,
+			struct kvc_trailer *out)
+{
+	const struct kvc_request *request = &single->request;
+	uint8_t *block;
+	int64_t rc;
+
+	if (object_bytes < KVC_TRAILER_BYTES || object_bytes % KVC_BLOCK_BYTES)
+		return -ENOMSG;
+	block = malloc(KVC_TRAILER_BYTES);
+	if (!block)
+		return -ENOMEM;
+	rc = kvc_root_read_until(request->root, single->path, object_bytes - KVC_TRAILER_BYTES,
+				 block, KVC_TRAILER_BYTES, request->deadline_ns, NULL);
+	if (rc == KVC_TRAILER_BYTES)
+		rc = kvc_trailer_decode(block, out);
+	else if (rc >= 0)
+		rc = -ENOMSG;
+	out->name = NULL; /* it was in the block */
+	free(block);
+	return (int)rc;
+}
+
+/* What the trailer of an object of that size, or its absence, means. */
+static struct kvc_result judge(const struct single *single, int rc, uint64_t object_bytes,
+			       const struct kvc_trailer *trailer)
+{
+	const bool odd = object_bytes < KVC_TRAILER_BYTES || object_bytes % KVC_BLOCK_BYTES;
+
+	switch (rc) {
+	case 0:
+		if (object_bytes == trailer->stored_bytes)
+			return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+		return kvc_result_make(KVC_MISS,
+				       object_bytes < trailer->stored_bytes ? KVC_CAUSE_SHORT :
+									      KVC_CAUSE_LONG,
+				       0);
+	case -ENOMSG:
+		if (single->request.root->store->settings->verify == KVC_VERIFY_IF_PRESENT)
+			return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+		return kvc_result_make(KVC_MISS, odd ? KVC_CAUSE_SHORT : KVC_CAUSE_FOREIGN, 0);
+	case -EBADMSG:
+		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
+	case -EPROTONOSUPPORT:
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	default:
+		return kvc_result_of_errno(-rc);
+	}
+}
+
+/* Payload size, as its trailer (or, for a bare file, its size) tells; does not prove the payload.
+ * The request gets its result. */
+static int find_single(struct single *single, struct kvc_completion *found, uint64_t *out_bytes)
+{
+	struct kvc_request *request = &single->request;
+	struct kvc_trailer trailer = { .payload_bytes = 0 };
+	int rc = kvc_root_stat_until(request->root, single->path, request->deadline_ns, found);
+
+	if (rc) {
+		request->result = kvc_result_of_errno(-rc);
+		return errno_of(request);
+	}
+	rc = read_trailer(single, found->object_bytes, &trailer);
+	request->result = judge(single, rc, found->object_bytes, &trailer);
+	if (request->result.status == KVC_OK)
+		*out_bytes = rc ? found->object_bytes : trailer.payload_bytes;
+	return errno_of(request);
+}
+
+/* Whether it may be stored over what is there: something of another size that takes as many blocks
+ * looks the same to a set. */
+static bool has_other_size(struct kvc_namespace *ns, struct single *single, size_t bytes)
+{
+	struct kvc_completion found;
+	uint64_t have = bytes;
+
+	kvc_store_enter(ns->store);
+	(void)find_single(single, &found, &have);
+	kvc_store_leave(ns->store);
+	return have != bytes;
+}
+
 int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 		   const void *data, size_t bytes, int overwrite, uint32_t timeout_ms)
 {
 	struct single *single;
+	uint64_t limit;
 	int rc;
 
 	if (!ns || !pool_name || (!data && bytes > 0) || (!key.data && key.bytes > 0))
@@ -174,15 +249,17 @@ int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 	single = single_new(ns, pool_name, key, KVC_SET, timeout_ms, &rc);
 	if (!single)
 		return rc;
-	if (single->request.root->attributes.max_object_bytes &&
-	    bytes + KVC_TRAILER_BYTES + KVC_BLOCK_BYTES >
-		    single->request.root->attributes.max_object_bytes) {
+	limit = single->request.root->attributes.max_object_bytes;
+	limit = limit && limit < INT64_MAX ? limit : INT64_MAX;
+	if (limit < KVC_TRAILER_BYTES || kvc_block_align(bytes) < bytes ||
+	    kvc_block_align(bytes) > limit - KVC_TRAILER_BYTES) {
 		rc = kvc_fail(-EFBIG, "%s: %zu bytes are more than %s takes", single->name, bytes,
 			      single->request.root->location);
 		goto out;
 	}
+	if (overwrite || has_other_size(ns, single, bytes))
+		single->request.flags = KVC_TRANSFER_OVERWRITE;
 	single_shape(single, bytes, (void *)(uintptr_t)data);
-	single->request.flags = overwrite ? KVC_TRANSFER_OVERWRITE : 0;
 	rc = single_run(ns, single);
 	if (rc == 0 && single->request.result.cause == KVC_CAUSE_EXISTED)
 		rc = 1;
@@ -191,57 +268,28 @@ out:
 	return rc;
 }
 
-/* Payload size, as its trailer (or, for a bare file, its size) tells. Does not prove the payload. */
-static int find_single(struct single *single, uint64_t *out_bytes)
+/* A get that proved it wrong removes it (docs/errors.md), if it still is what was found. */
+static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
+			 const struct kvc_completion *found)
 {
 	const struct kvc_request *request = &single->request;
 	struct kvc_root *root = request->root;
-	struct kvc_completion found;
-	struct kvc_trailer trailer;
-	uint8_t *block;
-	int64_t rc = kvc_root_stat(root, single->path, &found);
 
-	if (rc)
-		return rc == -ENOENT ? kvc_fail(-ENOENT, "%s: miss (absent)", single->name) :
-				       kvc_fail((int)rc, "%s/%s: %s", root->location, single->path,
-						strerror((int)-rc));
-	block = malloc(KVC_TRAILER_BYTES);
-	if (!block)
-		return -ENOMEM;
-	rc = -ENOMSG;
-	if (found.object_bytes >= KVC_TRAILER_BYTES && found.object_bytes % KVC_BLOCK_BYTES == 0) {
-		rc = kvc_root_read(root, single->path, found.object_bytes - KVC_TRAILER_BYTES,
-				   block, KVC_TRAILER_BYTES, NULL);
-		if (rc == KVC_TRAILER_BYTES)
-			rc = kvc_trailer_decode(block, &trailer);
-		else if (rc >= 0)
-			rc = -ENOMSG;
-	}
-	if (rc == 0) {
-		*out_bytes = trailer.payload_bytes;
-	} else if (rc == -ENOMSG && root->store->settings->verify == KVC_VERIFY_IF_PRESENT) {
-		*out_bytes = found.object_bytes;
-		rc = 0;
-	} else if (rc == -ENOMSG) {
-		rc = kvc_fail(-ENOENT, "%s: miss (foreign: no trailer)", single->name);
-	} else if (rc == -EBADMSG) {
-		rc = kvc_fail(-EBADMSG, "%s: corrupt (trailer)", single->name);
-	} else if (rc == -EPROTONOSUPPORT) {
-		rc = kvc_fail(-ENOENT, "%s: miss (version: format %u.%u)", single->name,
-			      trailer.major, trailer.minor);
-	} else {
-		rc = kvc_fail((int)rc, "%s/%s: %s", root->location, single->path,
-			      strerror((int)-rc));
-	}
-	free(block);
-	return (int)rc;
+	if (!kvc_verify_removable(request, request->result) ||
+	    !(found->version[0] || found->version[1]) ||
+	    kvc_root_remove(root, single->path, found->version))
+		return;
+	kvc_usage_add(root->usage, *ns->folder ? ns->identity.hash : 0,
+		      -(int64_t)found->object_bytes, -1);
+	kvc_counters_add(ns->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
 
 int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 		   void *buffer, size_t capacity, size_t *out_bytes, uint32_t timeout_ms)
 {
+	struct kvc_completion found = { .result = 0 };
 	struct single *single;
-	uint64_t bytes;
+	uint64_t bytes = 0;
 	int rc;
 
 	if (!ns || !pool_name || (!buffer && capacity > 0) || !out_bytes ||
@@ -251,10 +299,12 @@ int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 	if (!single)
 		return rc;
 	kvc_store_enter(ns->store);
-	rc = find_single(single, &bytes);
+	rc = find_single(single, &found, &bytes);
+	if (rc)
+		remove_wrong(ns, single, &found);
 	kvc_store_leave(ns->store);
 	if (rc) {
-		count_find(ns, single, rc);
+		count_single(ns, single, single->request.result, 0);
 		goto out;
 	}
 	if (bytes > capacity) {
@@ -275,6 +325,7 @@ out:
 int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 		      size_t *out_bytes)
 {
+	struct kvc_completion found;
 	struct single *single;
 	uint64_t bytes = 0;
 	int rc;
@@ -285,9 +336,9 @@ int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kv
 	if (!single)
 		return rc;
 	kvc_store_enter(ns->store);
-	rc = find_single(single, &bytes);
+	rc = find_single(single, &found, &bytes);
 	kvc_store_leave(ns->store);
-	count_find(ns, single, rc);
+	count_single(ns, single, single->request.result, 0);
 	single_free(single);
 	if (rc == 0 && out_bytes)
 		*out_bytes = bytes;
@@ -341,7 +392,19 @@ int kvc_object_list(struct kvc_store *store, const char *id, kvc_object_fn fn, v
 	if (!store || !fn)
 		return kvc_fail(-EINVAL, "kvc_object_list: an argument is NULL");
 	list.nixl = store->settings->naming == KVC_NAMING_NIXL;
-	return kvc_walk_list(store, id, list_object, &list);
+	return kvc_walk_list(store, id, list.nixl ? kvc_name_nixl_belongs : NULL, list_object,
+			     &list);
+}
+
+int kvc_store_verify(struct kvc_store *store, const char *id, int remove, kvc_verify_fn fn,
+		     void *context)
+{
+	if (!store || !fn)
+		return kvc_fail(-EINVAL, "kvc_store_verify: an argument is NULL");
+	return kvc_walk_verify(
+		store, id,
+		store->settings->naming == KVC_NAMING_NIXL ? kvc_name_nixl_belongs : NULL,
+		remove != 0, fn, context);
 }
 
 static int tell_where(const struct kvc_request *request, const char *path, const char *pool_name,

@@ -3,6 +3,7 @@
 
 #include "core/checksum.h"
 #include "core/format.h"
+#include "core/sized.h"
 #include "core/stats.h"
 #include "core/store.h"
 #include "core/trailer.h"
@@ -26,6 +27,23 @@ struct walk {
 	void *context;
 };
 
+static bool is_lower_hex(const char *text, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!((text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f')))
+			return false;
+	return true;
+}
+
+/* A namespace's folder: "<slug>-<16 hex>". Whatever else lies in a root is not ours. */
+static bool is_namespace(const char *folder)
+{
+	const size_t length = strlen(folder);
+
+	return length >= 18 && folder[0] != '.' && folder[length - 17] == '-' &&
+	       is_lower_hex(folder + length - 16, 16);
+}
+
 /* The parts of a path, by the naming; false: no object of ours. */
 static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const char *path)
 {
@@ -41,17 +59,19 @@ static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const
 			return false;
 		memcpy(to->folder, at, length);
 		to->folder[length] = '\0';
+		if (!is_namespace(to->folder))
+			return false;
 		at = slash + 1;
 	}
 	if (hashed) {
-		if (strlen(at) < 4 || at[2] != '/')
+		if (strlen(at) < 4 || at[2] != '/' || !is_lower_hex(at, 2))
 			return false;
 		at += 3;
 	}
 	if (!*at || strchr(at, '/') || (!walk->nixl && strcmp(at, NAMESPACE_TEXT) == 0))
 		return false;
 	to->name = at;
-	return strcmp(to->folder, KVC_HOUSEKEEPING_FOLDER) != 0;
+	return true;
 }
 
 static int walk_entry(void *context, const struct kvc_list_entry *entry)
@@ -77,6 +97,9 @@ int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *c
 	char prefix[96] = "";
 	int rc;
 
+	/* What is no id is no namespace: nothing of it is there. */
+	if (id && !walk.nixl && (strlen(id) + 1 >= sizeof(prefix) || !is_namespace(id)))
+		return 0;
 	if (id && !walk.nixl)
 		(void)snprintf(prefix, sizeof(prefix), "%s/", id);
 	rc = root->backend->module->ops.list(root->handle, prefix, walk_entry, &walk);
@@ -99,7 +122,7 @@ static uint64_t folder_hash(const char *folder)
 {
 	const size_t length = strlen(folder);
 
-	return length >= 16 ? strtoull(folder + length - 16, NULL, 16) : 0;
+	return is_namespace(folder) ? strtoull(folder + length - 16, NULL, 16) : 0;
 }
 
 static int recount_entry(void *context, const struct kvc_walk_entry *entry)
@@ -216,6 +239,16 @@ out:
 	return (int)rc;
 }
 
+/* "%h-<32 hex of the long name's hash>" */
+static bool is_hash_of(const char *name, const struct kvc_trailer *trailer)
+{
+	char text[3 + 2 * sizeof(trailer->name_hash) + 1] = "%h-";
+
+	for (size_t i = 0; i < sizeof(trailer->name_hash); i++)
+		(void)snprintf(text + 3 + 2 * i, 3, "%02x", trailer->name_hash[i]);
+	return strcmp(name, text) == 0;
+}
+
 /* A trailer that says of itself what its path says. */
 static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trailer *trailer,
 		       bool nixl)
@@ -226,10 +259,10 @@ static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trai
 		return false;
 	if (!nixl && trailer->ns_hash != folder_hash(entry->folder))
 		return false;
-	/* A hashed name stands for the long one in the trailer. */
-	if (!trailer->name || strncmp(entry->name, "%h-", 3) == 0)
+	if (trailer->name && trailer->name_bytes == length &&
+	    memcmp(trailer->name, entry->name, length) == 0)
 		return true;
-	return trailer->name_bytes == length && memcmp(trailer->name, entry->name, length) == 0;
+	return !nixl && is_hash_of(entry->name, trailer);
 }
 
 static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64_t version[2])
@@ -276,7 +309,7 @@ static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64
 struct info_walk {
 	struct kvc_store *store;
 	const char *id;
-	bool (*belongs)(const char *name, size_t bytes, const char *model);
+	kvc_walk_belongs_fn belongs;
 	kvc_object_fn list_fn;
 	kvc_verify_fn verify_fn;
 	void *context;
@@ -312,18 +345,30 @@ static int walk_all(struct kvc_store *store, const char *id, kvc_walk_fn fn, voi
 	return rc;
 }
 
+/* In nixl naming all models share the folders. */
+static bool is_asked_for(const struct info_walk *walk, const struct kvc_walk_entry *entry)
+{
+	return !walk->id || !walk->belongs ||
+	       walk->belongs(entry->name, strlen(entry->name), walk->id);
+}
+
 static int list_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	const struct info_walk *walk = context;
 	struct kvc_object_info info;
 
+	if (!is_asked_for(walk, entry))
+		return 0;
 	info_of(entry, &info);
 	return walk->list_fn(walk->context, &info);
 }
 
-int kvc_walk_list(struct kvc_store *store, const char *id, kvc_object_fn fn, void *context)
+int kvc_walk_list(struct kvc_store *store, const char *id, kvc_walk_belongs_fn belongs,
+		  kvc_object_fn fn, void *context)
 {
-	struct info_walk walk = { .store = store, .list_fn = fn, .context = context };
+	struct info_walk walk = {
+		.store = store, .id = id, .belongs = belongs, .list_fn = fn, .context = context
+	};
 
 	return walk_all(store, id, list_entry, &walk);
 }
@@ -332,8 +377,7 @@ static int count_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
 
-	(void)entry;
-	walk->total++;
+	walk->total += is_asked_for(walk, entry);
 	return 0;
 }
 
@@ -345,8 +389,11 @@ static int verify_one(void *context, const struct kvc_walk_entry *entry)
 	struct kvc_result result;
 	uint64_t version[2] = { 0, 0 };
 
+	if (!is_asked_for(walk, entry))
+		return 0;
 	result = verify_entry(entry, version);
 	if (walk->remove && result.status == KVC_CORRUPT && !root->read_only &&
+	    !root->writes_refused &&
 	    (version[0] || version[1]) && kvc_root_remove(root, entry->entry->name, version) == 0) {
 		kvc_usage_add(root->usage, folder_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
@@ -358,32 +405,78 @@ static int verify_one(void *context, const struct kvc_walk_entry *entry)
 			       walk->total > walk->done ? walk->total : walk->done);
 }
 
-int kvc_store_verify(struct kvc_store *store, const char *id, int remove, kvc_verify_fn fn,
-		     void *context)
+int kvc_walk_verify(struct kvc_store *store, const char *id, kvc_walk_belongs_fn belongs,
+		    bool remove, kvc_verify_fn fn, void *context)
 {
-	struct info_walk walk = {
-		.store = store, .verify_fn = fn, .context = context, .remove = remove
-	};
-	int rc;
+	struct info_walk walk = { .store = store,
+				  .id = id,
+				  .belongs = belongs,
+				  .verify_fn = fn,
+				  .context = context,
+				  .remove = remove };
+	const int rc = walk_all(store, id, count_entry, &walk);
 
-	if (!store || !fn)
-		return kvc_fail(-EINVAL, "kvc_store_verify: an argument is NULL");
-	rc = walk_all(store, id, count_entry, &walk);
 	return rc ? rc : walk_all(store, id, verify_one, &walk);
+}
+
+/* The path comes from outside; plugins rely on it to stay inside of the root. */
+static bool is_inside(const char *path)
+{
+	for (const char *at = path;; at++) {
+		const size_t length = strcspn(at, "/");
+
+		if (length == 0 || (length == 1 && at[0] == '.') ||
+		    (length == 2 && at[0] == '.' && at[1] == '.'))
+			return false;
+		at += length;
+		if (!*at)
+			return true;
+	}
+}
+
+static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes,
+			struct kvc_object_detail *out)
+{
+	static const char *const kinds[] = { "none", "full", "sector", "caller" };
+
+	memset((char *)out + sizeof(out->size), 0, sizeof(*out) - sizeof(out->size));
+	out->stored_bytes = stored_bytes;
+	out->payload_bytes = trailer->payload_bytes;
+	out->group_hash = trailer->g;
+	out->object_hash = trailer->v;
+	out->parent_hash = trailer->parent_g;
+	out->checksum = trailer->checksum;
+	out->created_ns = trailer->created_ns;
+	out->part_count = trailer->part_count;
+	out->depth = trailer->depth;
+	out->format_major = trailer->major;
+	out->format_minor = trailer->minor;
+	memcpy(out->part_bytes, trailer->part_bytes, sizeof(out->part_bytes));
+	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
+		       trailer->checksum_kind < 4 ? kinds[trailer->checksum_kind] : "?");
+	(void)snprintf(out->writer, sizeof(out->writer), "%.*s", (int)sizeof(out->writer) - 1,
+		       trailer->writer);
+	if (trailer->name)
+		(void)snprintf(out->name, sizeof(out->name), "%.*s", (int)trailer->name_bytes,
+			       trailer->name);
 }
 
 int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *path,
 		    struct kvc_object_detail *out)
 {
-	static const char *const kinds[] = { "none", "full", "sector", "caller" };
 	struct kvc_completion found;
 	struct kvc_trailer trailer;
 	struct kvc_root *root = NULL;
 	uint8_t *block;
 	int rc;
 
-	if (!store || !root_path || !path || !out || out->size < sizeof(*out))
-		return kvc_fail(-EINVAL, "kvc_object_stat: an argument is NULL or has no size");
+	if (!store || !root_path || !path || !out)
+		return kvc_fail(-EINVAL, "kvc_object_stat: an argument is NULL");
+	rc = kvc_struct_output(out, out->size, sizeof(*out), "struct kvc_object_detail");
+	if (rc)
+		return rc;
+	if (!is_inside(path))
+		return kvc_fail(-EINVAL, "\"%s\" is no path of an object", path);
 	for (size_t r = 0; r < store->root_count; r++)
 		if (strcmp(store->roots[r]->location, root_path) == 0)
 			root = store->roots[r];
@@ -402,29 +495,8 @@ int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *
 			      rc == -ENOMSG ? "no trailer" : "its trailer is damaged");
 	else if (rc < 0)
 		rc = kvc_fail(rc, "%s/%s: %s", root_path, path, strerror(-rc));
-	if (rc)
-		goto out;
-	memset((char *)out + sizeof(out->size), 0, sizeof(*out) - sizeof(out->size));
-	out->stored_bytes = found.object_bytes;
-	out->payload_bytes = trailer.payload_bytes;
-	out->group_hash = trailer.g;
-	out->object_hash = trailer.v;
-	out->parent_hash = trailer.parent_g;
-	out->checksum = trailer.checksum;
-	out->created_ns = trailer.created_ns;
-	out->part_count = trailer.part_count;
-	out->depth = trailer.depth;
-	out->format_major = trailer.major;
-	out->format_minor = trailer.minor;
-	memcpy(out->part_bytes, trailer.part_bytes, sizeof(out->part_bytes));
-	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
-		       trailer.checksum_kind < 4 ? kinds[trailer.checksum_kind] : "?");
-	(void)snprintf(out->writer, sizeof(out->writer), "%.*s", (int)sizeof(out->writer) - 1,
-		       trailer.writer);
-	if (trailer.name)
-		(void)snprintf(out->name, sizeof(out->name), "%.*s", (int)trailer.name_bytes,
-			       trailer.name);
-out:
+	else
+		fill_detail(&trailer, found.object_bytes, out);
 	free(block);
 	return rc;
 }
@@ -436,7 +508,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 	struct info_walk *walk = context;
 	struct kvc_root *root = entry->root;
 
-	if (walk->belongs && !walk->belongs(entry->name, strlen(entry->name), walk->id))
+	if (!is_asked_for(walk, entry))
 		return 0;
 	if (!walk->dry_run) {
 		const int rc = kvc_root_remove(root, entry->entry->name, NULL);
@@ -458,8 +530,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 }
 
 int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
-		   bool (*belongs)(const char *name, size_t bytes, const char *model),
-		   struct kvc_clear_report *out)
+		   kvc_walk_belongs_fn belongs, struct kvc_clear_report *out)
 {
 	struct kvc_clear_report report = { .size = sizeof(report) };
 	struct info_walk walk = {

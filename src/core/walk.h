@@ -22,12 +22,16 @@ typedef int (*kvc_walk_fn)(void *context, const struct kvc_walk_entry *entry);
 /* Each object of namespace `id` (NULL: all) of one root; housekeeping is left out. */
 int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context);
 
-/* kvc_object_list() without the connector's part; belongs: in nixl naming, whether a file name is of
- * the model `id`, else NULL. */
-int kvc_walk_list(struct kvc_store *store, const char *id, kvc_object_fn fn, void *context);
+/* In nixl naming, whether a file name is of the model; NULL where namespaces have folders. */
+typedef bool (*kvc_walk_belongs_fn)(const char *name, size_t bytes, const char *model);
+
+/* kvc_object_list(), kvc_store_verify() and kvc_namespace_clear() without the connector's part. */
+int kvc_walk_list(struct kvc_store *store, const char *id, kvc_walk_belongs_fn belongs,
+		  kvc_object_fn fn, void *context);
+int kvc_walk_verify(struct kvc_store *store, const char *id, kvc_walk_belongs_fn belongs,
+		    bool remove, kvc_verify_fn fn, void *context);
 int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
-		   bool (*belongs)(const char *name, size_t bytes, const char *model),
-		   struct kvc_clear_report *out);
+		   kvc_walk_belongs_fn belongs, struct kvc_clear_report *out);
 
 /* Corrects the usage counters by what is there. */
 int kvc_walk_recount(struct kvc_root *root);
