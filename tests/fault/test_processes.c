@@ -43,6 +43,7 @@ static void fix_open(struct fix *fix, const struct work *work)
 		setup.plugin = "fault";
 		setup.lower = "posix";
 		setup.rules = work->rules;
+		setup.settings[0] = "durability=fdatasync"; /* so that every step happens */
 	}
 	setup.flags = KVC_OPEN_NO_SELFTEST;
 	fix->store = setup_must_open(&setup);
@@ -270,7 +271,7 @@ static int write_until_killed(void *context)
 }
 
 static const char *const steps[] = {
-	"publish.created", "publish.written", "publish.linked", "publish.renamed", "remove.renamed",
+	"publish.synced", "publish.created", "publish.written", "publish.linked", "publish.renamed",
 };
 
 /* A reader goes on while writers die at each step; afterwards nothing of them is left. */
@@ -280,6 +281,7 @@ static void run_kills_at(const char *step, const char *engine, uint32_t flags)
 	struct work reader = { .root = root };
 	char rules[128];
 	unsigned killed = 0;
+	size_t left;
 	struct fix fix;
 
 	reader.rounds = 0;
@@ -305,11 +307,18 @@ static void run_kills_at(const char *step, const char *engine, uint32_t flags)
 		(void)get_all(&fix);
 	}
 	fix_close(&fix);
-	if (strncmp(step, "publish.cre", 11) == 0 || strncmp(step, "publish.wri", 11) == 0)
+	if (strcmp(step, "publish.created") == 0 || strcmp(step, "publish.written") == 0 ||
+	    strcmp(step, "publish.synced") == 0)
 		assert_int_equal(killed, 4);
+	left = scan_root(root).temporary;
+	/* An overwrite has a temporary name between these two. */
+	if (strcmp(step, "publish.linked") == 0 && (flags & KVC_TRANSFER_OVERWRITE))
+		assert_true(killed == 4 && left > 0);
 	/* Opening reclaims what the dead left. */
 	fix_open(&fix, &reader);
 	assert_int_equal(scan_root(root).temporary, 0);
+	assert_int_equal(store_stats(fix.store).reclaimed, left);
+	(void)printf("%s: %u killed, %zu left and reclaimed\n", step, killed, left);
 	(void)get_all(&fix);
 	fix_close(&fix);
 }
@@ -321,6 +330,44 @@ static void test_killed_at_each_step(void **state)
 		run_kills_at(steps[i], "threads", KVC_TRANSFER_OVERWRITE);
 		run_kills_at(steps[i], "io_uring", 0);
 	}
+}
+
+static int read_until_killed(void *context)
+{
+	struct fix fix;
+
+	fix_open(&fix, context);
+	(void)get_all(&fix);
+	fix_close(&fix);
+	return 0;
+}
+
+/* A reader that dies while it takes away an object that it has proven wrong. */
+static void test_killed_while_removing(void **state)
+{
+	struct work work = { .root = folder_new("removing") };
+	struct work reader = { .root = work.root, .rules = "step kill=remove.renamed nth=1" };
+	char path[PATH_BYTES];
+	struct fix fix;
+	int fd;
+
+	(void)state;
+	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
+	fix_open(&fix, &work);
+	assert_true(page_path(fix.pages.pool, fix.keys.keys[0], 0, path));
+	fix_close(&fix);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, "\x01\x02\x03", 3, 1000), 3);
+	(void)close(fd);
+	assert_int_equal(child_wait(child_start(read_until_killed, &reader)), 256 + SIGKILL);
+	assert_false(file_exists(path));
+	assert_int_equal(scan_root(work.root).temporary, 1);
+	fix_open(&fix, &work);
+	assert_int_equal(store_stats(fix.store).reclaimed, 1);
+	assert_int_equal(scan_root(work.root).temporary, 0);
+	assert_int_equal(get_all(&fix), KEYS - 1);
+	fix_close(&fix);
 }
 
 static void test_killed_at_random(void **state)
@@ -505,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_eight_writers_of_the_same_keys),
 		cmocka_unit_test(test_another_process_finds_all),
 		cmocka_unit_test(test_killed_at_each_step),
+		cmocka_unit_test(test_killed_while_removing),
 		cmocka_unit_test(test_killed_at_random),
 		cmocka_unit_test(test_orphans_go_and_the_living_stay),
 		cmocka_unit_test(test_a_live_slow_writer_is_left_alone),

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* R22 within a process; tests/fault has it over processes. */
 static void test_reopen(void **state)
@@ -210,6 +211,74 @@ static void test_texts_about_a_store(void **state)
 	fixture_close(&f);
 }
 
+struct page_seen {
+	uint64_t set_pages;
+	size_t mine;
+};
+
+static int stats_take(void *context, int pid, const struct kvc_stats *stats)
+{
+	struct page_seen *seen = context;
+
+	if (pid != getpid())
+		return 0;
+	seen->mine++;
+	seen->set_pages = stats->operations[KVC_SET].pages;
+	return 0;
+}
+
+/* The counters of a running process, as another one sees them. */
+static void test_stats_pages(void **state)
+{
+	struct page_seen seen = { .mine = 0 };
+	struct fixture f;
+
+	(void)state;
+	if (!suite.files)
+		return;
+	fixture_open(&f, 7, 4096);
+	fixture_store(&f);
+	assert_int_equal(kvc_stats_pages(suite.root, stats_take, &seen), 0);
+	assert_int_equal(seen.mine, 1);
+	assert_int_equal(seen.set_pages, 7);
+	fixture_close(&f);
+	seen.mine = 0;
+	assert_int_equal(kvc_stats_pages(suite.root, stats_take, &seen), 0);
+	assert_int_equal(seen.mine, 0);
+	assert_int_equal(kvc_stats_pages("/no/such/root", stats_take, &seen), -ENOENT);
+}
+
+/* Settings that change how, not what. */
+static void test_other_settings(void **state)
+{
+	static const char *const settings[] = {
+		"durability=fdatasync", "checksum=sector", "checksum=none", "verify=off",
+		"verify=if-present",	"io_threads=3",	   "mode=0640",
+	};
+	char path[PATH_BYTES];
+	struct fixture f;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		struct stat st;
+
+		suite.setup.settings[0] = settings[i];
+		fixture_open(&f, 20, 5000);
+		fixture_store(&f);
+		assert_int_equal(fixture_get(&f), 20);
+		if (suite.files && strcmp(settings[i], "mode=0640") == 0) {
+			assert_true(page_path(f.pages.pool, f.keys.keys[0], 0, path));
+			assert_int_equal(stat(path, &st), 0);
+			assert_int_equal(st.st_mode & 07777, 0640);
+			*strrchr(path, '/') = '\0';
+			assert_int_equal(stat(path, &st), 0);
+			assert_int_equal(st.st_mode & 07777, 0750);
+		}
+		fixture_close(&f);
+	}
+	suite.setup.settings[0] = NULL;
+}
+
 /* What open needs is checked before anything is touched. */
 static void test_open_refuses(void **state)
 {
@@ -266,6 +335,8 @@ struct tests lifetime_tests(void)
 		cmocka_unit_test(test_registered_memory),
 		cmocka_unit_test(test_read_only_store),
 		cmocka_unit_test(test_texts_about_a_store),
+		cmocka_unit_test(test_stats_pages),
+		cmocka_unit_test(test_other_settings),
 		cmocka_unit_test(test_open_refuses),
 		cmocka_unit_test(test_root_keeps_its_naming),
 	};
