@@ -266,18 +266,28 @@ const char *kvc_section_missing(const char *section, const json_t *values)
 	return NULL;
 }
 
+/* Is the key true, in its section or at the top level, where values are as they were read? */
+static bool is_demanded(const struct kvc_effective *effective, const char *key)
+{
+	const json_t *given = json_object_get(json_object_get(effective->sections, "posix"), key);
+	const json_t *flat = json_object_get(effective->flat, key);
+	bool flag = false;
+
+	if (json_is_true(given) || json_is_true(flat) || json_integer_value(flat) == 1)
+		return true;
+	return json_is_string(flat) && kvc_boolean_parse(json_string_value(flat), &flag) == 0 &&
+	       flag;
+}
+
 static int check_io_engines(const struct kvc_effective *effective)
 {
-	const json_t *posix = json_object_get(effective->sections, "posix");
-
 	if (!is_given(effective, "io_engines"))
 		return 0;
 	for (size_t i = 0; i < 3; i++)
-		if (json_object_get(posix, engine_keys[i]) ||
-		    json_object_get(effective->flat, engine_keys[i]))
+		if (is_demanded(effective, engine_keys[i]))
 			return kvc_fail(-EINVAL,
-					"io_engines: not together with %s; io_engines alone sets "
-					"the order, %s alone demands one engine",
+					"io_engines: not together with %s = true; io_engines alone "
+					"sets the order, %s alone demands one engine",
 					engine_keys[i], engine_keys[i]);
 	return 0;
 }

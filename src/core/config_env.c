@@ -71,8 +71,7 @@ static bool is_section_variable(const char *name, const struct kvc_section *sect
 static bool is_known_variable(const char *name, struct kvc_nearest *nearest,
 			      char best[KVC_PATH_BYTES])
 {
-	static const char *const others[] = { PREFIX "PLUGIN", PREFIX "CONFIG",
-					      PREFIX "PLUGIN_OBJ_SECRET_KEY" };
+	static const char *const others[] = { PREFIX "PLUGIN", PREFIX "PLUGIN_OBJ_SECRET_KEY" };
 	char variable[KVC_PATH_BYTES];
 	const char *before;
 

@@ -60,7 +60,7 @@ const struct kvc_option kvc_top_options[] = {
 	ROW("io_engines", "list", "", "io_uring,linux_aio,threads,posix_aio",
 	    "io_uring | linux_aio | threads | posix_aio", 0,
 	    "Order in which the POSIX plugin tries its I/O engines; not together with use_uring, "
-	    "use_aio or use_posix_aio."),
+	    "use_aio or use_posix_aio = true."),
 	ROW("io_threads", "integer", "", "0", THREADS, 0,
 	    "Threads that drive started batches; 0: one per root."),
 	ROW("mode", "string", "octal", "0600", "", 0,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One value against one row of an option table: one rule for all formats and the environment. */
 #include "core/config_value.h"
+#include "core/config_parse.h"
 #include "core/log.h"
 
 #include <errno.h>
@@ -462,33 +463,64 @@ static int split_commas(const struct kvc_option *option, const char *path, const
 	}
 }
 
+static int copy_elements(const struct kvc_option *option, const char *path, const json_t *value,
+			 json_t *list)
+{
+	const char *text;
+	json_t *element;
+	size_t i;
+	int rc = 0;
+
+	json_array_foreach(value, i, element)
+	{
+		text = plain_text(element);
+		rc = text ? append_entry(option, path, text, strlen(text), list) :
+			    fail_type(option, path, element, "a list of texts");
+		if (rc < 0)
+			return rc;
+	}
+	return json_array_size(list) == 0 ? kvc_fail(-EINVAL, "%s: the list is empty", path) : 0;
+}
+
+/* ["a", "b"] where only texts can be given: a variable of the environment, kvc_config_set(). */
+static int read_brackets(const struct kvc_option *option, const char *path, const char *text,
+			 json_t *list)
+{
+	struct kvc_syntax_error error = { 0 };
+	char buffer[KVC_QUOTED_BYTES];
+	json_t *value = NULL;
+	int rc;
+
+	rc = kvc_json_parse(text, strlen(text), &value, &error);
+	if (rc == -EINVAL)
+		return kvc_fail(-EINVAL,
+				"%s: %s begins as a list in brackets does and is none: %s; without "
+				"brackets it is entries with commas between, and \"./[a\" is the "
+				"folder \"[a\"",
+				path, kvc_quote(buffer, text), error.text);
+	if (rc == 0)
+		rc = copy_elements(option, path, value, list);
+	json_decref(value);
+	return rc;
+}
+
 static int check_list(const struct kvc_option *option, const char *path, const json_t *value,
 		      json_t **out)
 {
 	const char *text = plain_text(value);
 	json_t *list = json_array();
-	json_t *element;
-	size_t i;
-	int rc = 0;
+	int rc;
 
 	if (!list)
 		return -ENOMEM;
-	if (text) {
+	if (text && text[strspn(text, " \t")] == '[')
+		rc = read_brackets(option, path, text, list);
+	else if (text)
 		rc = split_commas(option, path, text, list);
-	} else if (json_is_array(value)) {
-		json_array_foreach(value, i, element)
-		{
-			text = plain_text(element);
-			rc = text ? append_entry(option, path, text, strlen(text), list) :
-				    fail_type(option, path, element, "a list of texts");
-			if (rc < 0)
-				break;
-		}
-		if (rc == 0 && json_array_size(list) == 0)
-			rc = kvc_fail(-EINVAL, "%s: the list is empty", path);
-	} else {
+	else if (json_is_array(value))
+		rc = copy_elements(option, path, value, list);
+	else
 		rc = fail_type(option, path, value, "a list of texts, or one text with commas");
-	}
 	if (rc < 0) {
 		json_decref(list);
 		return rc;

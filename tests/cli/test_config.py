@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvcellar config: check, show, options, sample; the three ways to give a configuration."""
 import json
+import os
 import re
 
 import support
@@ -56,6 +57,37 @@ class Config(support.Case):
         without = run("config", "show", "--json").json
         self.assertEqual({name: one["value"] for name, one in with_sample["options"].items()},
                          {name: one["value"] for name, one in without["options"].items()})
+
+    def test_the_defaults_written_out_are_valid(self):
+        sample, optional = [], False
+        for line in run("config", "sample").text.splitlines():
+            setting = re.match(r"# (\w+ = .*)", line)
+            sample.append(setting.group(1) if setting and not optional else line)
+            if setting or not line:
+                optional = False
+            optional = optional or line == "# Not set by default."
+        path = self.write("sample.toml", "\n".join(sample).encode())
+        self.assertEqual(self.check(run("config", "check", path), DONE).text, "ok\n")
+        env = environment()
+        env.pop("KVCELLAR_PLUGIN_DIR", None)  # the default is written out, too
+        given, without = (run("config", "show", "--json", *extra, env=env).json["options"]
+                          for extra in ((path,), ()))
+        self.assertEqual({name: one["value"] for name, one in given.items()},
+                         {name: one["value"] for name, one in without.items()})
+        self.assertNotEqual(given["io_engines"]["origin"], "default")
+        self.check(self.k("-c", path, "-D", self.root, "put", "key", stdin=b"x"), DONE)
+
+    def test_lists_as_texts(self):
+        folders = [self.path("s"), self.path("h")]
+        for env, arguments in ((environment(KVCELLAR_STORAGE_DIRS=json.dumps(folders)), []),
+                               (None, ["-s", "storage_dirs=" + json.dumps(folders)]),
+                               (None, ["-D", json.dumps(folders)])):
+            self.assertEqual(self.value("storage_dirs", *arguments, env=env), folders)
+        self.check(run("-s", "storage_dirs=[]", "put", "k", stdin=b"x", cwd=self.folder), CONFIG,
+                   "storage_dirs", "empty")
+        self.check(run("-D", "[a,b]", "put", "k", stdin=b"x", cwd=self.folder), CONFIG,
+                   "storage_dirs", "begins as a list")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["root"])
 
     def test_options_in_three_forms(self):
         options = self.check(run("config", "options", "--json"), DONE).json

@@ -280,6 +280,30 @@ static void test_empty_variables(void **state)
 	kvc_settings_free(settings);
 }
 
+/* A variable can only be a text; the list that a file would hold is read from it as well. */
+static void test_lists_in_brackets(void **state)
+{
+	struct kvc_settings *settings;
+
+	(void)state;
+	setenv("KVCELLAR_STORAGE_DIRS", " [\"/s\", \"/h,i\"]", 1);
+	settings = resolved("");
+	assert_int_equal(settings->storage_dir_count, 2);
+	assert_string_equal(settings->storage_dirs[0], "/s");
+	assert_string_equal(settings->storage_dirs[1], "/h,i");
+	kvc_settings_free(settings);
+	setenv("KVCELLAR_STORAGE_DIRS", "./[a", 1);
+	settings = resolved("");
+	assert_string_equal(settings->storage_dirs[0], "./[a");
+	kvc_settings_free(settings);
+	setenv("KVCELLAR_STORAGE_DIRS", "[]", 1);
+	assert_contains(env_error(), "the list is empty");
+	setenv("KVCELLAR_STORAGE_DIRS", "[\"/s\", 5]", 1);
+	assert_contains(env_error(), "a list of texts");
+	setenv("KVCELLAR_STORAGE_DIRS", "[/s,/h]", 1);
+	assert_contains(env_error(), "KVCELLAR_STORAGE_DIRS: \"[/s,/h]\" begins as a list");
+}
+
 static void test_unknown_variables_warn(void **state)
 {
 	struct kvc_settings *settings;
@@ -290,6 +314,11 @@ static void test_unknown_variables_warn(void **state)
 	assert_int_equal(settings->warning_count, 1);
 	assert_contains(settings->warnings[0], "KVCELLAR_USE_DIRECT_IO?");
 	assert_lacks(settings->warnings[0], "hush");
+	kvc_settings_free(settings);
+	unsetenv("KVCELLAR_USE_DIRECT_OI");
+	setenv("KVCELLAR_CONFIG", "/etc/kvcellar.toml", 1); /* no such variable */
+	settings = resolved("");
+	assert_int_equal(settings->warning_count, 1);
 	kvc_settings_free(settings);
 }
 
@@ -302,6 +331,7 @@ int main(void)
 		cmocka_unit_test_setup(test_plugin_by_environment, clear),
 		cmocka_unit_test_setup(test_sections_by_environment, clear),
 		cmocka_unit_test_setup(test_empty_variables, clear),
+		cmocka_unit_test_setup(test_lists_in_brackets, clear),
 		cmocka_unit_test_setup(test_unknown_variables_warn, clear),
 	};
 

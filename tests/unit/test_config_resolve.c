@@ -272,10 +272,18 @@ static void test_one_engine_at_most(void **state)
 	kvc_settings_free(settings);
 	assert_contains(error_of("[plugin.posix]\nuse_uring=true\nuse_posix_aio=true\n"),
 			"plugin.posix: use_uring and use_posix_aio");
-	assert_contains(error_of("io_engines = \"threads\"\n[plugin.posix]\nuse_uring = false\n"),
+	assert_contains(error_of("io_engines = \"threads\"\n[plugin.posix]\nuse_uring = true\n"),
 			"io_engines");
+	assert_contains(error_of("{\"io_engines\": [\"threads\"], \"use_uring\": 1}"), "use_uring");
 	assert_contains(error_of("{\"io_engines\": [\"threads\"], \"use_aio\": \"true\"}"),
 			"use_aio");
+	/* false is the default: it demands nothing, in every form that it can be given in */
+	settings = settings_of("io_engines = \"threads\"\n[plugin.posix]\nuse_uring = false\n");
+	assert_true(settings->io_engines_explicit);
+	kvc_settings_free(settings);
+	settings = settings_of("{\"io_engines\": [\"threads\"], \"use_uring\": \"no\", "
+			       "\"use_aio\": 0, \"use_posix_aio\": false}");
+	kvc_settings_free(settings);
 	settings = settings_of("io_engines = \"threads, io_uring\"\n");
 	assert_true(settings->io_engines_explicit);
 	assert_int_equal(settings->io_engine_count, 2);

@@ -201,6 +201,7 @@ static void test_types_and_ranges(void **state)
 		{ "l3_cleaner_low_watermark: .nan\n", { "l3_cleaner_low_watermark", "a number" } },
 		{ "get_timeout_ms = 0\n", { "get_timeout_ms", "outside" } },
 		{ "io_engines = [\"io_urng\"]\n", { "io_engines", "io_uring | linux_aio" } },
+		{ "io_engines = \"[threads\"\n", { "io_engines", "begins as a list" } },
 		{ "io_engines = \"threads, threads\"\n", { "io_engines", "twice" } },
 		{ "naming = \"NIXL\"\n", { "naming", "kvcellar | nixl" } },
 		{ "plugin = 5\n", { "plugin", "table of sections" } },
