@@ -102,12 +102,17 @@ static const char *check_transfer(const struct kvc_store *store, const struct kv
 		return "keys is NULL";
 	if (!t->results)
 		return "results is NULL";
-	if ((t->op == KVC_GET || t->op == KVC_SET) && t->pool->geometry.part_count > 0 &&
-	    !t->indices && !t->buffers)
-		return "neither indices nor buffers";
+	if ((t->op == KVC_GET || t->op == KVC_SET) && t->pool->geometry.part_count > 0) {
+		if (!t->indices && !t->buffers)
+			return "neither indices nor buffers";
+		if (t->buffers && t->pool->geometry.has_memory)
+			return "buffers for a pool that has memory";
+		if (!t->buffers && !t->pool->geometry.has_memory)
+			return "no buffers for a pool without memory";
+	}
 	for (size_t i = 0; i < t->key_count; i++)
-		if (!t->keys[i].data && t->keys[i].bytes > 0)
-			return "a key has no data";
+		if ((!t->keys[i].data && t->keys[i].bytes > 0) || t->keys[i].bytes >= UINT32_MAX)
+			return "a key has no data, or too much of it";
 	return NULL;
 }
 
@@ -122,12 +127,12 @@ int kvc_batch_check(struct kvc_store *store, const struct kvc_transfer *transfer
 		const char *problem;
 		int rc;
 
-		rc = kvc_struct_check(t, t->size, sizeof(*t), "struct kvc_transfer");
-		if (rc)
-			return rc;
 		if (t->size != transfers->size)
 			return kvc_fail(-EINVAL, "transfer %zu: its size differs from the first's",
 					i);
+		rc = kvc_struct_check(t, t->size, sizeof(*t), "struct kvc_transfer");
+		if (rc)
+			return rc;
 		problem = check_transfer(store, t);
 		if (problem)
 			return kvc_fail(-EINVAL, "transfer %zu: %s", i, problem);
@@ -258,9 +263,11 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 	arena->page_of[at] = &t->results[page];
 	rc = kvc_name_build(&pool->rules[object], &t->keys[page], arena->names[at],
 			    &request->name_bytes, &request->g, moves ? &request->v : NULL);
-	if (rc)
+	if (rc) {
+		*previous_g = 0; /* the next page has no known one before it */
 		return kvc_result_make(KVC_ERROR, KVC_CAUSE_NAME, -rc);
-	request->mark_id = (request->g ^ shape->pool_fingerprint) + object;
+	}
+	request->mark_id = request->g ^ pool->mark_salts[object];
 	*previous_g = request->g;
 	rc = set_bases(arena, request, t, page, object);
 	if (rc)

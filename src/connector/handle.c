@@ -4,6 +4,7 @@
 
 #include "connector/batch.h"
 #include "connector/trace.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/ranges.h"
 #include "core/trailer.h"
@@ -280,10 +281,16 @@ static int make_rules(struct kvc_pool *pool)
 	int rc = 0;
 
 	pool->rules = calloc(count ? count : 1, sizeof(*pool->rules));
-	if (!pool->rules)
+	pool->mark_salts = calloc(count ? count : 1, sizeof(*pool->mark_salts));
+	if (!pool->rules || !pool->mark_salts)
 		return -ENOMEM;
-	for (uint32_t o = 0; o < count && !rc; o++)
+	for (uint32_t o = 0; o < count && !rc; o++) {
+		const struct kvc_name_rule *rule = &pool->rules[o];
+
 		rc = kvc_geometry_rule(&pool->geometry, o, &pool->ns->identity, &pool->rules[o]);
+		/* Pool, fingerprint and ranks, or the part: what g leaves out. */
+		pool->mark_salts[o] = kvc_blake2b_64(rule->suffix, rule->suffix_bytes);
+	}
 	return rc;
 }
 
@@ -320,6 +327,7 @@ int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params
 	return 0;
 
 fini_geometry:
+	free(pool->mark_salts);
 	free(pool->rules);
 	kvc_geometry_fini(&pool->geometry);
 free_pool:
@@ -335,6 +343,7 @@ int kvc_pool_close(struct kvc_pool *pool)
 		return kvc_fail(-EBUSY, "pool %s: a started batch uses it",
 				pool->geometry.pool_name);
 	atomic_fetch_sub(&pool->ns->pools, 1);
+	free(pool->mark_salts);
 	free(pool->rules);
 	kvc_geometry_fini(&pool->geometry);
 	free(pool);

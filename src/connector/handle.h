@@ -26,6 +26,7 @@ struct kvc_pool {
 	struct kvc_namespace *ns;
 	struct kvc_geometry geometry;
 	struct kvc_name_rule *rules; /* one per object of a page */
+	uint64_t *mark_salts;	     /* likewise: tells objects of one group apart */
 	uint8_t object_kind;	     /* enum kvc_object_kind */
 	uint64_t object_bytes_max;
 	bool zero_copy;

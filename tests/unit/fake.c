@@ -2,6 +2,7 @@
 #include "fake.h"
 
 #include "core/usage.h"
+#include "core/workers.h"
 
 #include <stdio.h>
 
@@ -513,6 +514,11 @@ void fake_free(struct fake *fake)
 	struct kvc_store *store = &fake->store;
 
 	fake_release(fake);
+	kvc_workers_free(store->workers);
+	if (store->connector_close)
+		store->connector_close(store->connector);
+	assert_int_equal(atomic_load(&store->children), 0);
+	assert_int_equal(atomic_load(&store->active), 0);
 	while (store->root_count > 0) {
 		assert_int_equal(kvc_root_close(store->roots[store->root_count - 1],
 						kvc_now_ns() + UINT64_C(2000000000)), 0);
@@ -556,6 +562,50 @@ void fake_release(struct fake *fake)
 	fake->released = true;
 	pthread_cond_broadcast(&fake->wake);
 	pthread_mutex_unlock(&fake->lock);
+}
+
+/* ---------------------------------------------------------------- the connector on it */
+
+struct kvc_namespace *fake_namespace(struct fake *fake, const char *model)
+{
+	const struct kvc_namespace_params params = {
+		.size = sizeof(params), .model_id = model, .dtype = "bfloat16", .page_tokens = 4
+	};
+	struct kvc_namespace *ns;
+
+	assert_int_equal(kvc_namespace_open(&fake->store, &params, &ns), 0);
+	return ns;
+}
+
+struct kvc_pool *fake_pool(struct kvc_namespace *ns, uint8_t *memory, uint64_t page_count,
+			   uint32_t part_count, uint64_t part_bytes, uint64_t stride)
+{
+	struct kvc_part parts[8];
+	struct kvc_pool_params params = {
+		.size = sizeof(params),
+		.name = "kv",
+		.parts = parts,
+		.part_count = part_count,
+		.host_layout = KVC_LAYOUT_EXPLICIT,
+		.page_count = page_count,
+	};
+	struct kvc_pool *pool;
+
+	assert_true(part_count <= 8);
+	for (uint32_t p = 0; p < part_count; p++)
+		parts[p] = (struct kvc_part){ .size = sizeof(parts[0]),
+					      .base = memory ? memory + p * stride : NULL,
+					      .piece_bytes = part_bytes,
+					      .piece_count = 1,
+					      .page_stride_bytes = part_count * stride };
+	assert_int_equal(kvc_pool_open(ns, &params, &pool), 0);
+	return pool;
+}
+
+void fake_close(struct kvc_namespace *ns, struct kvc_pool *pool)
+{
+	assert_int_equal(kvc_pool_close(pool), 0);
+	assert_int_equal(kvc_namespace_close(ns), 0);
 }
 
 /* ---------------------------------------------------------------- shapes and requests */

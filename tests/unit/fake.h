@@ -94,6 +94,16 @@ void fake_release(struct fake *fake);
 struct fake_object *fake_find(struct fake *fake, const char *name);
 void fake_put(struct fake *fake, const char *name, const void *data, uint64_t bytes);
 
+/* ---------------------------------------------------------------- the connector on it */
+
+struct kvc_namespace *fake_namespace(struct fake *fake, const char *model);
+
+/* Pool kv of explicit pages: part p of page i lies at memory + (i * part_count + p) * stride. */
+struct kvc_pool *fake_pool(struct kvc_namespace *ns, uint8_t *memory, uint64_t page_count,
+			   uint32_t part_count, uint64_t part_bytes, uint64_t stride);
+/* Closes both. */
+void fake_close(struct kvc_namespace *ns, struct kvc_pool *pool);
+
 /* ---------------------------------------------------------------- shapes and requests */
 
 struct part_of {
