@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several processes on one root, and processes that are killed: R10, R22, R40, steps of a publish. */
+/* Several processes on one root, and processes that are killed at any step: R10, R22, R40. */
 #include "support/support.h"
 
 #include <dirent.h>

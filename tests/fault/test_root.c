@@ -185,7 +185,7 @@ static size_t listings(const char *trace)
 	return count;
 }
 
-/* In memory where there is such a place: making and removing so many files takes a minute on a disk. */
+/* In memory where there is such a place: so many files take a minute on a disk. */
 static const char *many_folder(void)
 {
 	char *parent = getenv("TMPDIR") ? strdup(getenv("TMPDIR")) : NULL;

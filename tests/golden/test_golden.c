@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The golden files of format 1.0 (v1/, made by make_golden.py from the document alone): this library
- * reads them byte for byte, and what it writes itself is the same but for times and versions.
+ * The golden files of format 1.0 (v1/, made by make_golden.py from the document alone): this
+ * library reads them byte for byte, and what it writes is the same but for times and versions.
  */
 #include "connector/namespace.h"
 #include "core/trailer.h"
