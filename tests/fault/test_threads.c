@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* R32: setters, getters and one who asks, on one store, for some seconds; a minute in a soak run. */
+/* R32: setters, getters and one who asks, on one store: seconds, or a minute in a soak run. */
 #include "support/support.h"
 
 #include <pthread.h>
