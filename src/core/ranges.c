@@ -268,6 +268,8 @@ bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uin
 	*out_reason = "";
 	for (uint32_t p = 0; p < shape->part_count; p++) {
 		const struct kvc_shape_part *part = &shape->parts[p];
+		const uint64_t rest = part->bytes % KVC_BLOCK_BYTES;
+		const bool in_tail = rest % alignment != 0 && part->bytes == rest;
 
 		for (uint32_t s = 0; s < part->series_count; s++) {
 			const struct kvc_series *series = &shape->series[part->first_series + s];
@@ -281,9 +283,9 @@ bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uin
 				*out_reason = "its memory is not aligned as the root needs it";
 				return false;
 			}
-			ranges += series_ranges(series);
+			ranges += in_tail ? 0 : series_ranges(series);
 		}
-		ranges += part->bytes % KVC_BLOCK_BYTES != 0; /* padding, or the last block */
+		ranges += rest != 0; /* padding, or the last block */
 	}
 	if (ranges > (max_ranges < KVC_SLOT_RANGES ? max_ranges : KVC_SLOT_RANGES)) {
 		*out_reason = "its pages lie in too many pieces";

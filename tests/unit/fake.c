@@ -149,7 +149,8 @@ static void check_descriptor(struct fake *fake, const struct kvc_descriptor *d)
 	const uint64_t mask = a->alignment - 1;
 
 	BROKEN(fake, strlen(d->name) != d->name_bytes);
-	BROKEN(fake, d->name[0] == '/' || strstr(d->name, "..") || strstr(d->name, "//"));
+	BROKEN(fake, d->name[0] == '/' || strncmp(d->name, "../", 3) == 0 ||
+			     strstr(d->name, "/../") || strstr(d->name, "//"));
 	BROKEN(fake, d->cookie == 0);
 	BROKEN(fake, ((uintptr_t)d->scratch & 15) != 0);
 	BROKEN(fake, d->range_count > a->max_ranges);
