@@ -85,7 +85,7 @@ static void set(size_t count)
 /* The trailer of the object of a key. */
 static struct kvc_trailer trailer_of(const char *key)
 {
-	struct kvc_trailer trailer;
+	struct kvc_trailer trailer = { .major = 0 };
 
 	for (size_t i = 0; i < fake->object_count; i++) {
 		const struct fake_object *object = &fake->objects[i];
