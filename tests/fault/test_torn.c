@@ -177,6 +177,25 @@ static void test_refused_writes_leave_nothing(void **state)
 	run_refused_write("mem", "write error=EIO name=*torn*", EIO, KVC_ERROR);
 }
 
+/* Fewer bytes than asked for: said, and never taken for a page. */
+static void test_short_write_is_no_page(void **state)
+{
+	struct fix fix = { .setup = { .plugin = "fault",
+				      .lower = "mem",
+				      .rules = "write short=4096 count=1 name=*.kv.*" } };
+	struct kvc_result result;
+
+	(void)state;
+	fix_open(&fix, 1, 8192);
+	result = do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
+	expect_result(result, KVC_ERROR, KVC_CAUSE_IO);
+	assert_int_equal(result.error, EIO);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, -1);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	fix_close(&fix);
+}
+
 /* R25: a buffer that is refused once goes through memory of the library the second time. */
 static void run_bounce(const char *rules)
 {
@@ -344,6 +363,7 @@ int main(void)
 		cmocka_unit_test(test_stopped_writer_shows_nothing),
 		cmocka_unit_test(test_empty_file_under_the_final_name),
 		cmocka_unit_test(test_refused_writes_leave_nothing),
+		cmocka_unit_test(test_short_write_is_no_page),
 		cmocka_unit_test(test_refused_buffers_are_bounced),
 		cmocka_unit_test(test_half_and_unreadable_pages),
 		cmocka_unit_test(test_what_fails_twice_is_marked),
