@@ -41,7 +41,7 @@ static struct kvc_connector *connector_new(const struct kvc_settings *settings)
 		return NULL;
 	(void)pthread_mutex_init(&connector->lock, NULL);
 	if (*settings->trace_file && kvc_trace_open(settings->trace_file, 0, &connector->trace))
-		kvc_log(KVC_LOG_WARNING, "trace_file: nothing is recorded: %s", kvc_last_error());
+		kvc_log(KVC_LOG_ERROR, "nothing is recorded: %s", kvc_last_error());
 	return connector;
 }
 

@@ -215,7 +215,7 @@ static void drain(struct kvc_trace *trace)
 		error = write_lines(trace, line, (size_t)length);
 	}
 	if (error != 0)
-		kvc_log(KVC_LOG_WARNING, "trace_file '%s': %s; recording ends", trace->path,
+		kvc_log(KVC_LOG_ERROR, "trace_file '%s': %s; recording ends", trace->path,
 			strerrordesc_np(-error));
 
 	pthread_mutex_lock(&trace->lock);

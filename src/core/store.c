@@ -246,10 +246,13 @@ static void write_metrics(struct kvc_store *store)
 	if (!text)
 		return;
 	rc = kvc_metrics_text(store, text, (size_t)length);
-	if (rc >= 0 && rc < length)
+	if (rc >= 0 && rc < length) {
 		rc = kvc_metrics_write(path, text, (size_t)rc);
-	if (rc < 0)
-		kvc_log(KVC_LOG_DEBUG, "metrics_file %s: %s", path, strerror(-rc));
+		/* Once for each cause, not at every turn. */
+		if (rc < 0 && rc != store->metrics_error)
+			kvc_log(KVC_LOG_ERROR, "%s", kvc_last_error());
+		store->metrics_error = rc;
+	}
 	free(text);
 }
 

@@ -43,6 +43,7 @@ struct kvc_store {
 	bool housekeeper_runs;
 	bool housekeeper_ended;
 	bool stop;
+	int metrics_error; /* of the last writing of metrics_file */
 	pthread_mutex_t house_lock;
 	pthread_cond_t house_wake;
 

@@ -277,17 +277,17 @@ static void a_bad_path_is_refused(void **state)
 	assert_null(trace);
 }
 
-static int warnings;
+static int errors;
 
-static void count_warning(void *context, int level, const char *text)
+static void count_errors(void *context, int level, const char *text)
 {
 	(void)context;
-	if (level == KVC_LOG_WARNING && strstr(text, "trace_file") != NULL)
-		warnings++;
+	if (level == KVC_LOG_ERROR && strstr(text, "trace_file") != NULL)
+		errors++;
 }
 
-/* The rename of a rotation fails when the folder is gone; recording ends with one warning. */
-static void a_failing_file_warns_once(void **state)
+/* The rename of a rotation fails when the folder is gone; recording ends with one error. */
+static void a_failing_file_is_told_once(void **state)
 {
 	struct folder *folder = *state;
 	struct kvc_key keys[100];
@@ -295,15 +295,15 @@ static void a_failing_file_warns_once(void **state)
 
 	for (size_t i = 0; i < 100; i++)
 		keys[i] = (struct kvc_key){ "k", 1 };
-	warnings = 0;
-	kvc_log_set(count_warning, NULL, KVC_LOG_WARNING);
+	errors = 0;
+	kvc_log_set(count_errors, NULL, KVC_LOG_WARNING);
 	assert_int_equal(kvc_trace_open(folder->file, 64 << 10, &trace), 0);
 	assert_int_equal(unlink(folder->file), 0);
 	for (int i = 0; i < 100; i++)
 		kvc_trace_record(trace, KVC_GET, "kv", keys, 100, 100);
 	kvc_trace_close(trace);
 	kvc_log_set(NULL, NULL, 0);
-	assert_int_equal(warnings, 1);
+	assert_int_equal(errors, 1);
 }
 
 static void without_a_trace_nothing_happens(void **state)
@@ -326,7 +326,7 @@ int main(void)
 		TEST(two_recordings_do_not_share_a_file),
 		TEST(threads_have_numbers_and_nothing_is_lost_unsaid),
 		TEST(a_bad_path_is_refused),
-		TEST(a_failing_file_warns_once),
+		TEST(a_failing_file_is_told_once),
 		cmocka_unit_test(without_a_trace_nothing_happens),
 	};
 
