@@ -89,8 +89,9 @@ int kvc_cmd_bench(struct kvc_cli *cli, int argc, char **argv);
 
 enum cli_parse_flag {
 	CLI_WITH_NAMESPACE = 1u << 0, /* also --model, --identity, --tp-size, ... */
-	CLI_WITH_KEYS = 1u << 1,      /* also --hex, --pool, --part-bytes */
-	CLI_WITHOUT_CONFIG = 1u << 2, /* cli->config stays NULL; see cli_config_build() */
+	CLI_WITH_KEYS = 1u << 1,      /* also --hex, --pool */
+	CLI_WITH_PAGES = 1u << 2,     /* also --part-bytes, --byte-order, --copy-mode */
+	CLI_WITHOUT_CONFIG = 1u << 3, /* cli->config stays NULL; see cli_config_build() */
 };
 
 /*
@@ -144,8 +145,15 @@ const char *cli_nearest(const char *word, const char *const *words, size_t count
 /* Opens cli->config into cli->store; main closes it. flags: enum kvc_open_flag. */
 int cli_store_open(struct kvc_cli *cli, unsigned flags);
 
+/* After a look at it: opens cli->store anew, to write. */
+int cli_store_reopen(struct kvc_cli *cli);
+
 /* To change what is there: like cli_store_open(), but makes no folder that is missing. */
 int cli_store_open_existing(struct kvc_cli *cli);
+
+/* A namespace as typed: 0 when there are objects of it in cli->store; else it is told: CLI_USAGE
+ * for what is no namespace id, CLI_MISS, or the code of what failed. */
+int cli_namespace_check(struct kvc_cli *cli, const char *id);
 
 /* The namespace of the options in cli->store; main closes it. */
 int cli_namespace_open(struct kvc_cli *cli, struct kvc_namespace **out);
@@ -183,6 +191,14 @@ int cli_error(struct kvc_cli *cli, int exit_code, const char *format, ...)
  * kvc_last_error(). error: its negative errno. Returns the exit code that goes with it. */
 int cli_fail(struct kvc_cli *cli, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Like cli_fail() for a call that was given a key: what is no valid key is CLI_USAGE. */
+int cli_fail_key(struct kvc_cli *cli, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Like cli_fail_errno() for a file named on the command line that cannot be opened: CLI_USAGE,
+ * whatever the cause is. */
+int cli_fail_file(struct kvc_cli *cli, int error, const char *path);
 
 /* Like cli_fail(), with the exit code given. */
 int cli_fail_as(struct kvc_cli *cli, int exit_code, int error, const char *format, ...)

@@ -80,14 +80,16 @@ int kvc_cmd_clear(struct kvc_cli *cli, int argc, char **argv)
 	rc = cli_parse(cli, &clear_argp, 0, argc, argv, &arguments);
 	if (rc)
 		return rc;
-	rc = arguments.yes ? cli_store_open_existing(cli) :
-			     cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	/* What is not there is told before anything can be written. */
+	rc = cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	if (rc == 0)
+		rc = cli_namespace_check(cli, arguments.id);
+	if (rc == 0 && arguments.yes)
+		rc = cli_store_reopen(cli);
 	if (rc)
 		return rc;
 	rc = kvc_namespace_clear(cli->store, arguments.id, !arguments.yes, &report);
-	if (rc == -EINVAL)
-		return cli_fail_as(cli, CLI_USAGE, rc, "clear '%.80s'", arguments.id);
 	if (rc < 0)
-		return cli_fail(cli, rc, "clear '%.80s'", arguments.id);
+		return cli_fail(cli, rc, "clear");
 	return print_report(cli, &arguments, &report);
 }

@@ -48,7 +48,8 @@ static const struct argp config_argp = {
 	.options = config_options,
 	.parser = parse_config,
 	.args_doc = "check [FILE]\nshow [FILE]\noptions\nsample",
-	.doc = "check: whether a store would take the configuration, without touching storage.\n"
+	.doc = "check: whether a store would take the configuration, without touching storage; "
+	       "also its warnings, such as variables KVCELLAR_... that name nothing.\n"
 	       "show: each key that is in effect, its value, and where it came from; secrets as "
 	       "***.\n"
 	       "options: the table of all options.\n"
@@ -100,14 +101,40 @@ static int print_sample_json(struct kvc_cli *cli)
 	return rc;
 }
 
+/* The warnings of the effective configuration; NULL after it was told why not. */
+static json_t *warnings_of(struct kvc_cli *cli)
+{
+	struct description description = { .config = cli->config,
+					   .what = KVC_DESCRIBE_EFFECTIVE_JSON };
+	json_t *document, *warnings;
+	int rc = 0;
+	char *text = cli_text(cli, "configuration", describe, &description, &rc);
+
+	if (!text)
+		return NULL;
+	document = json_loads(text, 0, NULL);
+	free(text);
+	warnings = json_incref(json_object_get(document, "warnings"));
+	json_decref(document);
+	return warnings ? warnings : json_array();
+}
+
 static int check(struct kvc_cli *cli)
 {
+	json_t *warnings, *warning;
 	int rc = kvc_config_check(cli->config);
+	size_t i;
 
 	if (rc < 0)
 		return cli_fail_as(cli, CLI_CONFIG, rc, "configuration");
+	warnings = warnings_of(cli);
+	if (!warnings)
+		return CLI_CONFIG;
 	if (cli->json)
-		return cli_json_print(cli, json_pack("{s:b}", "ok", 1));
+		return cli_json_print(cli, json_pack("{s:b, s:o}", "ok", 1, "warnings", warnings));
+	json_array_foreach(warnings, i, warning)
+		printf("warning: %s\n", json_string_value(warning));
+	json_decref(warnings);
 	if (!cli->quiet)
 		printf("%sok%s\n", cli_green(cli), cli_plain(cli));
 	return CLI_DONE;

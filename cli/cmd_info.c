@@ -170,7 +170,7 @@ int kvc_cmd_info(struct kvc_cli *cli, int argc, char **argv)
 		return cli_fail_errno(cli, -ENOMEM, "info");
 	rc = kvc_plugin_list(cli->config, add_plugin, plugins);
 	if (rc < 0) {
-		rc = cli_fail(cli, rc, "plugins");
+		rc = cli_fail_as(cli, cli_exit_of_open(rc), rc, "cannot open the store");
 		goto out;
 	}
 	if (arguments.read_only)

@@ -82,7 +82,7 @@ static void outcome_of_errno(struct outcome *outcome, int error)
 	} else if (error == -EROFS) {
 		outcome->result.status = KVC_DENIED;
 		outcome->result.cause = KVC_CAUSE_READ_ONLY;
-	} else if (error == -EINVAL) {
+	} else if (error == -EINVAL || error == -ENAMETOOLONG) {
 		outcome->result.cause = KVC_CAUSE_NAME;
 	}
 	outcome->result.error = -error;
@@ -151,8 +151,10 @@ static int ask(struct kvc_cli *cli, struct kvc_namespace *ns, int op,
 	if (rc == 0 && cli->ns.part_bytes)
 		rc = ask_pages(cli, ns, op, plain, arguments->count, outcomes);
 	else
-		for (size_t i = 0; rc == 0 && i < arguments->count; i++)
+		for (size_t i = 0; rc == 0 && i < arguments->count; i++) {
 			ask_object(cli, ns, op, plain[i], &outcomes[i]);
+			rc = cli_interrupted() && i + 1 < arguments->count ? CLI_INTERRUPTED : 0;
+		}
 	for (size_t i = 0; keys && i < arguments->count; i++)
 		cli_key_free(&keys[i]);
 	free(plain);
@@ -197,7 +199,9 @@ static int worst_exit(const struct keys_arguments *arguments, const struct outco
 	int worst = CLI_DONE;
 
 	for (size_t i = 0; i < arguments->count; i++) {
-		int exit_code = cli_exit_of_result(&outcomes[i].result);
+		int exit_code = outcomes[i].result.cause == KVC_CAUSE_NAME ?
+					CLI_USAGE :
+					cli_exit_of_result(&outcomes[i].result);
 
 		if (exit_code == CLI_MISS && arguments->force)
 			continue;
@@ -232,7 +236,8 @@ static int run_keys(struct kvc_cli *cli, const struct argp *argp, int op, int ar
 	struct kvc_namespace *ns;
 	int rc;
 
-	rc = cli_parse(cli, argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
+	rc = cli_parse(cli, argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS | CLI_WITH_PAGES, argc, argv,
+		       &arguments);
 	if (rc == 0)
 		rc = op == KVC_REMOVE ?
 			     cli_store_open_existing(cli) :

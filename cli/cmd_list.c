@@ -45,7 +45,7 @@ static const struct argp list_argp = {
 	.parser = parse_list,
 	.args_doc = "[NAMESPACE]",
 	.doc = "Lists the namespaces with number and size of their objects, or the objects of one "
-	       "namespace: stored bytes, time, name."
+	       "namespace: stored bytes, time, name. Exit code 3: nothing of that namespace is there."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar ls\n"
@@ -137,7 +137,11 @@ static int list_objects(struct kvc_cli *cli, const struct list_arguments *argume
 	rc = kvc_object_list(cli->store, arguments->id, object_line, &lines);
 	if (cli->json)
 		printf("%s]}\n", lines.count ? "\n" : "");
-	return list_done(cli, rc, arguments->id);
+	rc = list_done(cli, rc, arguments->id);
+	/* Nothing: because nothing is there, or because this is no namespace? */
+	return rc == 0 && arguments->id && lines.count == 0 ?
+		       cli_namespace_check(cli, arguments->id) :
+		       rc;
 }
 
 /* ---------------------------------------------------------------- namespaces */

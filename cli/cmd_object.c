@@ -94,10 +94,12 @@ static int put_object(struct kvc_cli *cli, struct kvc_namespace *ns,
 	char size[CLI_FORMAT_BYTES];
 	int rc;
 
+	if (cli_interrupted())
+		return CLI_INTERRUPTED;
 	rc = kvc_object_put(ns, cli_pool_name(cli), key->key, data, bytes, arguments->overwrite,
 			    timeout_ms(arguments));
 	if (rc < 0)
-		return cli_fail(cli, rc, "put '%.80s'", arguments->key);
+		return cli_fail_key(cli, rc, "put '%.80s'", arguments->key);
 	if (cli->json)
 		return cli_json_print(cli, json_pack("{s:o, s:s, s:I, s:b}", "key",
 						     cli_json_text(arguments->key), "namespace",
@@ -106,14 +108,6 @@ static int put_object(struct kvc_cli *cli, struct kvc_namespace *ns,
 	cli_note(cli, rc == 1 ? "was there already (%s)" : "stored %s",
 		 cli_format_size(size, bytes));
 	return CLI_DONE;
-}
-
-/* Objects of a pool are moved by engines: the commands for bytes know single objects. */
-static int refuse_pages(struct kvc_cli *cli)
-{
-	if (!cli->ns.part_bytes)
-		return 0;
-	return cli_usage(cli, "--part-bytes: %s moves single objects only", cli->command);
 }
 
 int kvc_cmd_put(struct kvc_cli *cli, int argc, char **argv)
@@ -126,8 +120,6 @@ int kvc_cmd_put(struct kvc_cli *cli, int argc, char **argv)
 	int rc;
 
 	rc = cli_parse(cli, &put_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
-	if (rc == 0)
-		rc = refuse_pages(cli);
 	if (rc == 0)
 		rc = cli_key_make(cli, arguments.key, &key);
 	if (rc == 0)
@@ -151,14 +143,18 @@ static error_t parse_get(int key, char *argument, struct argp_state *state)
 
 	if (key != ARGP_KEY_ARG)
 		return parse_object(key, argument, state);
-	if (state->arg_num > 0)
+	if (state->arg_num == 0)
+		arguments->key = argument;
+	else if (state->arg_num == 1 && strcmp(arguments->file, "-") == 0)
+		arguments->file = argument;
+	else
 		return cli_argp_error("unexpected argument '%.200s'", argument);
-	arguments->key = argument;
 	return 0;
 }
 
 static const struct argp_option get_options[] = {
-	{ "output", 'o', "FILE", 0, "Write to a file, whole or not at all; default: stdout", 0 },
+	{ "output", 'o', "FILE", 0,
+	  "The same as FILE: written whole or not at all; default: stdout", 0 },
 	{ "timeout", OPTION_TIMEOUT, "SECONDS", 0, "Default: get_timeout_ms", 0 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };
@@ -166,7 +162,7 @@ static const struct argp_option get_options[] = {
 static const struct argp get_argp = {
 	.options = get_options,
 	.parser = parse_get,
-	.args_doc = "KEY",
+	.args_doc = "KEY [FILE|-]",
 	.doc = "Reads an object, checks it, and writes its bytes to standard output or a file. "
 	       "Nothing is written unless all bytes are right. With --json and without -o the "
 	       "document has them in base64."
@@ -174,6 +170,7 @@ static const struct argp get_argp = {
 	       "Exit codes: 3 not there, 4 corrupt, 6 denied, 7 timed out.\n\n"
 	       "Examples:\n"
 	       "  kvcellar get greeting\n"
+	       "  kvcellar get greeting hello.txt\n"
 	       "  kvcellar get backup | tar x\n"
 	       "  kvcellar get --hex 00ff10 --model llama -o page.bin",
 };
@@ -213,7 +210,7 @@ static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
 	}
 	if (rc < 0) {
 		free(data);
-		return cli_fail(cli, rc, "get '%.80s'", arguments->key);
+		return cli_fail_key(cli, rc, "get '%.80s'", arguments->key);
 	}
 	*out_data = data;
 	*out_bytes = bytes;
@@ -295,8 +292,6 @@ int kvc_cmd_get(struct kvc_cli *cli, int argc, char **argv)
 	int rc;
 
 	rc = cli_parse(cli, &get_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
-	if (rc == 0)
-		rc = refuse_pages(cli);
 	if (rc == 0)
 		rc = cli_key_make(cli, arguments.key, &key);
 	if (rc == 0)

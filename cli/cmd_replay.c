@@ -214,19 +214,27 @@ static int open_trace(struct replay *replay)
 {
 	struct kvc_cli *cli = replay->cli;
 	const char *path = replay->options.trace;
-	int error = replay_reader_open(path, replay->options.skip_bad, &replay->reader);
+	int error = replay_reader_open(path, replay->options.skip_bad, cli_interrupted,
+				       &replay->reader);
 
 	if (error != 0)
-		return cli_fail_errno(cli, error, "trace '%s'", path);
+		return cli_fail_file(cli, error, path);
 	error = replay_reader_detect(replay->reader);
 	if (error == -EINVAL)
 		return cli_error(cli, CLI_USAGE, "trace '%s': %s", path,
 				 replay_reader_error(replay->reader));
+	if (error == -EINTR)
+		return CLI_INTERRUPTED;
 	if (error < 0)
 		return cli_fail_errno(cli, error, "trace '%s'", path);
 	replay->outcome.form = replay_reader_form(replay->reader);
-	if (replay->outcome.form == REPLAY_FORM_UNKNOWN)
-		return cli_error(cli, CLI_USAGE, "trace '%s': it holds no requests", path);
+	if (error == 0)
+		return cli_error(
+			cli, CLI_USAGE, "trace '%s': it holds no requests%s", path,
+			replay->outcome.form == REPLAY_FORM_RECORDING ?
+				"; a recording has those for pages of pools, not those for "
+				"single objects (put, get)" :
+				"");
 	if (replay->outcome.form == REPLAY_FORM_RECORDING && replay->options.tier_pages > 0)
 		return cli_error(cli, CLI_USAGE,
 				 "--l2-pages: a recording holds what came past that tier; "
@@ -392,7 +400,7 @@ static int set_up(struct replay *replay)
 	if (replay->options.report != NULL) {
 		replay->report = fopen(replay->options.report, "we");
 		if (replay->report == NULL)
-			return cli_fail_errno(cli, -errno, "report '%s'", replay->options.report);
+			return cli_fail_file(cli, -errno, replay->options.report);
 	}
 	rc = cli_store_open(cli, 0);
 	if (rc != 0)
@@ -501,7 +509,7 @@ static int run(struct replay *replay)
 	if (error == -EINVAL)
 		return cli_error(cli, CLI_USAGE, "trace '%s': %s", replay->options.trace,
 				 replay_reader_error(replay->reader));
-	if (error < 0)
+	if (error < 0 && error != -EINTR) /* which the outcome tells */
 		return cli_fail_errno(cli, error, "trace '%s'", replay->options.trace);
 	return 0;
 }

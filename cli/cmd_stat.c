@@ -120,7 +120,7 @@ static int places_of_key(struct kvc_cli *cli, const char *text, struct places *p
 	if (rc == 0) {
 		rc = pool ? kvc_pool_where(pool, key.key, add_where, places) :
 			    kvc_object_where(ns, cli_pool_name(cli), key.key, add_where, places);
-		rc = rc < 0 ? cli_fail(cli, rc, "stat '%.80s'", text) : 0;
+		rc = rc < 0 ? cli_fail_key(cli, rc, "stat '%.80s'", text) : 0;
 	}
 	(void)kvc_pool_close(pool);
 	cli_key_free(&key);
@@ -319,7 +319,8 @@ int kvc_cmd_stat(struct kvc_cli *cli, int argc, char **argv)
 	struct stat_arguments arguments = { .what = NULL };
 	int rc;
 
-	rc = cli_parse(cli, &stat_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv, &arguments);
+	rc = cli_parse(cli, &stat_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS | CLI_WITH_PAGES, argc,
+		       argv, &arguments);
 	if (rc)
 		return rc;
 	rc = arguments.recount ? cli_store_open_existing(cli) :

@@ -134,6 +134,8 @@ static int summarize(struct verify_run *run, bool complete)
 	char size[CLI_FORMAT_BYTES];
 	json_t *statuses;
 
+	if (run->cli->quiet && !run->cli->json)
+		return 0;
 	if (!run->cli->json) {
 		printf("%" PRIu64 " object%s, %s: %" PRIu64 " ok, %" PRIu64 " corrupt, %" PRIu64
 		       " not usable, %" PRIu64 " failed%s\n",
@@ -164,8 +166,11 @@ int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv)
 	rc = cli_parse(cli, &verify_argp, 0, argc, argv, &arguments);
 	if (rc)
 		return rc;
-	rc = arguments.remove ? cli_store_open_existing(cli) :
-				cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	rc = cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	if (rc == 0 && arguments.remove && arguments.id)
+		rc = cli_namespace_check(cli, arguments.id);
+	if (rc == 0 && arguments.remove)
+		rc = cli_store_reopen(cli);
 	if (rc)
 		return rc;
 	run.problems = json_array();
@@ -176,6 +181,8 @@ int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv)
 	if (rc < 0 && !(rc == -EINTR && cli_interrupted())) {
 		rc = cli_fail(cli, rc, "verify%s%.80s", arguments.id ? " " : "",
 			      arguments.id ? arguments.id : "");
+	} else if (rc == 0 && arguments.id && run.objects == 0) {
+		rc = cli_namespace_check(cli, arguments.id);
 	} else {
 		told = summarize(&run, rc == 0);
 		rc = rc < 0 ? CLI_INTERRUPTED : told ? told : run.exit_code;

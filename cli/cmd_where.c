@@ -342,8 +342,8 @@ int kvc_cmd_where(struct kvc_cli *cli, int argc, char **argv)
 	const char *other;
 	int rc;
 
-	rc = cli_parse(cli, &where_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS, argc, argv,
-		       &arguments);
+	rc = cli_parse(cli, &where_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS | CLI_WITH_PAGES, argc,
+		       argv, &arguments);
 	if (rc == 0)
 		rc = cli_key_make(cli, arguments.key, &key);
 	if (rc == 0)

@@ -29,17 +29,30 @@ static int too_large(struct kvc_cli *cli, const char *path)
 			 path, cli_format_size(size, machine_memory()));
 }
 
-static int grow(struct kvc_cli *cli, const char *path, char **data, size_t used, size_t *capacity)
+static int no_memory(struct kvc_cli *cli, const char *path, size_t bytes)
 {
-	size_t wanted = *capacity + *capacity / 2 + CHUNK_BYTES;
+	char size[CLI_FORMAT_BYTES];
+
+	return cli_fail_errno(cli, -ENOMEM,
+			      "%s: no %s for it; an object is held in memory as a whole", path,
+			      cli_format_size(size, bytes));
+}
+
+/* Room for at least one byte more: all of the memory here only when it is used up to there. */
+static int grow(struct kvc_cli *cli, const char *path, char **data, size_t used, size_t wanted,
+		size_t *capacity)
+{
+	const uint64_t limit = machine_memory();
 	char *grown;
 
-	if (wanted > machine_memory())
+	if (used >= limit)
 		return too_large(cli, path);
-	wanted = (wanted + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	if (wanted > limit)
+		wanted = limit;
+	wanted = (wanted / ALIGNMENT + 1) * ALIGNMENT;
 	grown = aligned_alloc(ALIGNMENT, wanted);
 	if (!grown)
-		return cli_fail_errno(cli, -ENOMEM, "%s", path);
+		return no_memory(cli, path, wanted);
 	if (*data)
 		memcpy(grown, *data, used);
 	free(*data);
@@ -52,26 +65,29 @@ static int read_all(struct kvc_cli *cli, const char *path, int fd, size_t expect
 		    size_t *out_bytes)
 {
 	char *data = NULL;
-	size_t capacity = expected, used = 0;
+	size_t capacity = 0, used = 0;
 	ssize_t got;
 	int rc;
 
-	rc = grow(cli, path, &data, 0, &capacity);
+	/* A file is as long as it says, and one read more finds its end; a pipe begins small. */
+	rc = grow(cli, path, &data, 0, expected ? expected : CHUNK_BYTES, &capacity);
 	while (rc == 0) {
+		if (cli_interrupted()) {
+			rc = CLI_INTERRUPTED;
+			break;
+		}
 		got = read(fd, data + used, capacity - used);
-		if (got < 0 && errno == EINTR && !cli_interrupted())
+		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0) {
-			rc = cli_interrupted() ?
-				     CLI_INTERRUPTED :
-				     cli_fail_errno(cli, -errno, "cannot read %s", path);
+			rc = cli_fail_errno(cli, -errno, "cannot read %s", path);
 			break;
 		}
 		if (got == 0)
 			break;
 		used += (size_t)got;
 		if (used == capacity)
-			rc = grow(cli, path, &data, used, &capacity);
+			rc = grow(cli, path, &data, used, capacity + capacity / 2, &capacity);
 	}
 	if (rc) {
 		free(data);
@@ -80,14 +96,6 @@ static int read_all(struct kvc_cli *cli, const char *path, int fd, size_t expect
 	*out_data = data;
 	*out_bytes = used;
 	return 0;
-}
-
-/* What cannot be opened is a bad argument, unless it is forbidden. */
-static int open_failed(struct kvc_cli *cli, const char *path, int error)
-{
-	int exit_code = cli_fail_errno(cli, -error, "cannot open '%s'", path);
-
-	return exit_code == CLI_MISS ? CLI_USAGE : exit_code;
 }
 
 int cli_file_read(struct kvc_cli *cli, const char *path, char **out_data, size_t *out_bytes)
@@ -99,10 +107,13 @@ int cli_file_read(struct kvc_cli *cli, const char *path, char **out_data, size_t
 	if (!standard)
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return open_failed(cli, path, errno);
+		return cli_fail_file(cli, -errno, path);
 	if (fstat(fd, &status) < 0)
 		status.st_size = 0;
-	else if (S_ISREG(status.st_mode) && (uint64_t)status.st_size > machine_memory())
+	else if (S_ISDIR(status.st_mode) && !standard) {
+		(void)close(fd);
+		return cli_fail_file(cli, -EISDIR, path);
+	} else if (S_ISREG(status.st_mode) && (uint64_t)status.st_size > machine_memory())
 		status.st_size = -1;
 	if (status.st_size < 0)
 		rc = too_large(cli, path);
@@ -117,9 +128,12 @@ int cli_file_read(struct kvc_cli *cli, const char *path, char **out_data, size_t
 static int write_all(int fd, const char *data, size_t bytes)
 {
 	while (bytes) {
-		ssize_t put = write(fd, data, bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+		ssize_t put;
 
-		if (put < 0 && errno == EINTR && !cli_interrupted())
+		if (cli_interrupted())
+			return -EINTR;
+		put = write(fd, data, bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+		if (put < 0 && errno == EINTR)
 			continue;
 		if (put < 0)
 			return -errno;
@@ -145,10 +159,12 @@ static int write_in_place(struct kvc_cli *cli, const char *path, const char *dat
 	int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY), rc;
 
 	if (fd < 0)
-		return open_failed(cli, path, errno);
+		return cli_fail_file(cli, -errno, path);
 	rc = write_all(fd, data, bytes);
 	if (close(fd) < 0 && rc == 0)
 		rc = -errno;
+	if (rc == -EINTR)
+		return CLI_INTERRUPTED;
 	return rc < 0 ? cli_fail_errno(cli, rc, "cannot write '%s'", path) : 0;
 }
 
@@ -163,7 +179,7 @@ static int write_replacing(struct kvc_cli *cli, const char *path, mode_t mode, c
 		return cli_fail_errno(cli, -ENOMEM, "%s", path);
 	fd = mkostemp(temporary, O_CLOEXEC);
 	if (fd < 0) {
-		rc = open_failed(cli, path, errno);
+		rc = cli_fail_file(cli, -errno, path);
 		goto free_name;
 	}
 	rc = fchmod(fd, mode) < 0 ? -errno : write_all(fd, data, bytes);

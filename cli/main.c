@@ -231,7 +231,5 @@ int main(int argc, char **argv)
 	rc = cli_session_end(&cli, rc);
 	cli_options_free(&cli);
 	free(help);
-	if (interrupted && rc == CLI_DONE)
-		rc = CLI_INTERRUPTED;
 	return cli_output_end(&cli, rc);
 }

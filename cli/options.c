@@ -51,7 +51,8 @@ static const struct argp_option global_options[] = {
 	{ "json", OPTION_JSON, NULL, 0, "One JSON document on stdout; errors as JSON on stderr",
 	  0 },
 	{ "no-progress", OPTION_NO_PROGRESS, NULL, 0, "No progress bar", 0 },
-	{ "quiet", 'q', NULL, 0, "Only results and errors", 0 },
+	{ "quiet", 'q', NULL, 0,
+	  "No summaries and notes: only what was asked for, what is wrong, and errors", 0 },
 	{ "verbose", 'v', NULL, 0, "Warnings and notes of the library; twice: everything", 0 },
 	{ "help", 'h', NULL, 0, "Print this help", -1 },
 	{ "version", 'V', NULL, 0, "Print the version", -1 },
@@ -86,9 +87,14 @@ static const struct argp_option namespace_options[] = {
 static const struct argp_option key_options[] = {
 	{ NULL, 0, NULL, 0, "Which objects a key stands for:", 60 },
 	{ "hex", OPTION_HEX, NULL, 0, "Keys are hexadecimal, two digits a byte; default: text", 0 },
-	{ "pool", OPTION_POOL, "NAME", 0, "Pool name; default: object, with --part-bytes: kv", 0 },
+	{ "pool", OPTION_POOL, "NAME", 0, "Pool name; default: object (pages: kv)", 0 },
+	{ NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const struct argp_option page_options[] = {
+	{ NULL, 0, NULL, 0, "Pages of a pool instead of single objects:", 65 },
 	{ "part-bytes", OPTION_PART_BYTES, "SIZE[,SIZE...]", 0,
-	  "Keys name pages of a pool with parts of these sizes; default: single objects", 0 },
+	  "Keys name pages with parts of these sizes", 0 },
 	{ "byte-order", OPTION_BYTE_ORDER, "token|layer|head", 0,
 	  "Byte order of the pool's pages; default: token", 0 },
 	{ "copy-mode", OPTION_COPY_MODE, NULL, 0,
@@ -336,6 +342,16 @@ static error_t parse_key(int key, char *argument, struct argp_state *state)
 	case OPTION_POOL:
 		cli->ns.pool = argument;
 		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static error_t parse_page(int key, char *argument, struct argp_state *state)
+{
+	struct kvc_cli *cli = state->input;
+
+	switch (key) {
 	case OPTION_PART_BYTES:
 		cli->ns.part_bytes = argument;
 		return 0;
@@ -352,6 +368,7 @@ static error_t parse_key(int key, char *argument, struct argp_state *state)
 static const struct argp namespace_argp = { .options = namespace_options,
 					    .parser = parse_namespace };
 static const struct argp key_argp = { .options = key_options, .parser = parse_key };
+static const struct argp page_argp = { .options = page_options, .parser = parse_page };
 
 /* ---------------------------------------------------------------- the parse of a command */
 
@@ -383,7 +400,7 @@ static error_t parse_root(int key, char *argument, struct argp_state *state)
 int cli_parse(struct kvc_cli *cli, const struct argp *argp, unsigned flags, int argc, char **argv,
 	      void *input)
 {
-	struct argp_child children[5] = { { argp, 0, NULL, 0 } };
+	struct argp_child children[6] = { { argp, 0, NULL, 0 } };
 	struct argp root = { .parser = parse_root, .children = children };
 	struct frame frame = { .cli = cli, .input = input, .root = &root };
 	char *argv0 = argv[0];
@@ -393,6 +410,8 @@ int cli_parse(struct kvc_cli *cli, const struct argp *argp, unsigned flags, int 
 
 	if (flags & CLI_WITH_KEYS)
 		children[count++].argp = &key_argp;
+	if (flags & CLI_WITH_PAGES)
+		children[count++].argp = &page_argp;
 	if (flags & CLI_WITH_NAMESPACE)
 		children[count++].argp = &namespace_argp;
 	children[count].argp = &cli_global_argp;

@@ -194,7 +194,11 @@ static int report(struct kvc_cli *cli, int exit_code, int error, const char *cau
 
 	if (vasprintf(&what, format, args) < 0)
 		what = NULL;
-	if (what && asprintf(&text, "%s%s%s", what, cause ? ": " : "", cause ? cause : "") < 0)
+	/* "namespace: tp_rank = 9 ..." says by itself what it is about. */
+	if (what && cause && *what && strncmp(cause, what, strlen(what)) == 0 &&
+	    strncmp(cause + strlen(what), ": ", 2) == 0)
+		text = strdup(cause);
+	else if (what && asprintf(&text, "%s%s%s", what, cause ? ": " : "", cause ? cause : "") < 0)
 		text = NULL;
 	joined = text ? join_lines(text) : NULL;
 	printable = joined ? cli_printable(joined) : NULL;
@@ -250,6 +254,21 @@ int cli_fail(struct kvc_cli *cli, int error, const char *format, ...)
 	return exit_code;
 }
 
+int cli_fail_key(struct kvc_cli *cli, int error, const char *format, ...)
+{
+	char *cause = last_cause(error);
+	int exit_code = cli_exit_of_errno(error);
+	va_list args;
+
+	if (error == -EINVAL || error == -ENAMETOOLONG)
+		exit_code = CLI_USAGE;
+	va_start(args, format);
+	(void)report(cli, exit_code, error, cause, format, args);
+	va_end(args);
+	free(cause);
+	return exit_code;
+}
+
 int cli_fail_as(struct kvc_cli *cli, int exit_code, int error, const char *format, ...)
 {
 	char *cause = last_cause(error);
@@ -271,6 +290,24 @@ int cli_fail_errno(struct kvc_cli *cli, int error, const char *format, ...)
 	(void)report(cli, exit_code, error, strerror(-error), format, args);
 	va_end(args);
 	return exit_code;
+}
+
+static int report_file(struct kvc_cli *cli, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int report_file(struct kvc_cli *cli, int error, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)report(cli, CLI_USAGE, error, strerror(-error), format, args);
+	va_end(args);
+	return CLI_USAGE;
+}
+
+int cli_fail_file(struct kvc_cli *cli, int error, const char *path)
+{
+	return report_file(cli, error, "cannot open '%s'", path);
 }
 
 void cli_note(struct kvc_cli *cli, const char *format, ...)
@@ -489,7 +526,9 @@ static void log_line(void *context, int level, const char *text)
 
 void cli_log_begin(struct kvc_cli *cli)
 {
-	/* What fails is told by the command itself. */
-	if (cli->verbose && !cli->quiet)
-		kvc_log_set(log_line, cli, cli->verbose > 1 ? KVC_LOG_DEBUG : KVC_LOG_INFO);
+	static const int levels[] = { KVC_LOG_ERROR, KVC_LOG_INFO, KVC_LOG_DEBUG };
+
+	/* What fails is told by the command itself. What remains is an output beside it that was
+	 * asked for and does not come: metrics_file, trace_file. */
+	kvc_log_set(log_line, cli, levels[cli->verbose < 2 ? cli->verbose : 2]);
 }

@@ -116,8 +116,14 @@ static void print_wrong(struct kvc_cli *cli, const struct replay_outcome *outcom
 
 void outcome_print(struct kvc_cli *cli, const struct replay_outcome *outcome)
 {
-	char *trace = cli_printable(outcome->trace);
+	char *trace;
 
+	if (cli->quiet) {
+		if (outcome->wrong_bytes > 0)
+			print_wrong(cli, outcome);
+		return;
+	}
+	trace = cli_printable(outcome->trace);
 	printf("%strace%s        %s (%s)%s\n", cli_bold(cli), cli_plain(cli),
 	       trace != NULL ? trace : "?", replay_form_name(outcome->form),
 	       outcome->interrupted ? ", interrupted: what follows is the part so far" : "");

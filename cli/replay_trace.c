@@ -29,6 +29,7 @@ struct replay_reader {
 	struct replay_request *pending; /* read by replay_reader_detect() */
 	enum replay_form form;
 	bool skip_bad;
+	bool (*stopped)(void);
 	char error[256];
 };
 
@@ -48,7 +49,8 @@ static int fail(struct replay_reader *reader, int error, const char *format, ...
 	return error;
 }
 
-int replay_reader_open(const char *path, bool skip_bad, struct replay_reader **out)
+int replay_reader_open(const char *path, bool skip_bad, bool (*stopped)(void),
+		       struct replay_reader **out)
 {
 	struct replay_reader *reader = calloc(1, sizeof(*reader));
 	struct stat found;
@@ -71,6 +73,7 @@ int replay_reader_open(const char *path, bool skip_bad, struct replay_reader **o
 	}
 	reader->total = S_ISREG(found.st_mode) ? (uint64_t)found.st_size : 0;
 	reader->skip_bad = skip_bad;
+	reader->stopped = stopped;
 	*out = reader;
 	return 0;
 
@@ -102,26 +105,46 @@ int replay_reader_rewind(struct replay_reader *reader)
 	return 0;
 }
 
-/* Drops the rest of an endless line. */
+static bool is_stopped(const struct replay_reader *reader)
+{
+	return reader->stopped != NULL && reader->stopped();
+}
+
+/* The next byte; EOF at the end, at an error and when it is stopped. */
+static int next_byte(struct replay_reader *reader)
+{
+	int byte;
+
+	while (!is_stopped(reader)) {
+		byte = getc_unlocked(reader->file);
+		if (byte != EOF || !ferror_unlocked(reader->file) || errno != EINTR)
+			return byte;
+		clearerr_unlocked(reader->file);
+	}
+	return EOF;
+}
+
+/* Drops the rest of a line that is too long, which may have no end at all. */
 static void skip_line(struct replay_reader *reader)
 {
 	int byte;
 
 	do {
-		byte = getc_unlocked(reader->file);
+		byte = next_byte(reader);
 	} while (byte != EOF && byte != '\n');
 }
 
-/* One line without its end into reader->line: 1, 0 at the end, -EINVAL when it is endless. */
+/* One line without its end into reader->line: 1, 0 at the end, -EINVAL when it is too long. */
 static int read_line(struct replay_reader *reader)
 {
 	int byte;
 
 	reader->line_bytes = 0;
 	reader->line_number++;
-	while ((byte = getc_unlocked(reader->file)) != EOF && byte != '\n') {
+	while ((byte = next_byte(reader)) != EOF && byte != '\n') {
 		if (reader->line_bytes == LINE_BYTES_MAX) {
-			skip_line(reader);
+			if (reader->skip_bad)
+				skip_line(reader);
 			return fail(reader, -EINVAL, "longer than %u MiB", LINE_BYTES_MAX >> 20);
 		}
 		if (reader->line_bytes == reader->line_capacity) {
@@ -136,6 +159,8 @@ static int read_line(struct replay_reader *reader)
 		reader->line[reader->line_bytes++] = (char)byte;
 	}
 	if (byte == EOF) {
+		if (is_stopped(reader))
+			return -EINTR;
 		if (ferror(reader->file))
 			return fail(reader, -EIO, "%s", strerrordesc_np(errno));
 		return reader->line_bytes > 0;

@@ -45,12 +45,14 @@ struct replay_request {
 
 struct replay_reader;
 
-/* replay_reader_open - Errors: errno of the file; -EISDIR. */
-int replay_reader_open(const char *path, bool skip_bad, struct replay_reader **out);
+/* replay_reader_open - stopped: asked while lines are read, and when it says true reading ends
+ * with -EINTR; NULL = never. Errors: errno of the file; -EISDIR. */
+int replay_reader_open(const char *path, bool skip_bad, bool (*stopped)(void),
+		       struct replay_reader **out);
 
 /*
  * replay_reader_next - 1 and a request (freed with free()), or 0 at the end.
- * Errors: -EINVAL (a malformed line: replay_reader_error() names it); -EIO, -ENOMEM.
+ * Errors: -EINVAL (a malformed line: replay_reader_error() names it); -EIO, -EINTR, -ENOMEM.
  */
 int replay_reader_next(struct replay_reader *reader, struct replay_request **out);
 

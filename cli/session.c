@@ -18,18 +18,32 @@ int cli_store_open(struct kvc_cli *cli, unsigned flags)
 	return 0;
 }
 
+int cli_store_reopen(struct kvc_cli *cli)
+{
+	int rc = kvc_store_close(cli->store);
+
+	cli->store = NULL;
+	if (rc < 0)
+		return cli_fail(cli, rc, "cannot close the store");
+	return cli_store_open(cli, KVC_OPEN_NO_SELFTEST);
+}
+
 int cli_store_open_existing(struct kvc_cli *cli)
 {
 	int rc;
 
 	rc = cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
-	if (rc)
-		return rc;
-	rc = kvc_store_close(cli->store);
-	cli->store = NULL;
-	if (rc < 0)
-		return cli_fail(cli, rc, "cannot close the store");
-	return cli_store_open(cli, KVC_OPEN_NO_SELFTEST);
+	return rc ? rc : cli_store_reopen(cli);
+}
+
+int cli_namespace_check(struct kvc_cli *cli, const char *id)
+{
+	struct kvc_clear_report report = { .size = sizeof(report) };
+	int rc = kvc_namespace_clear(cli->store, id, 1, &report);
+
+	if (rc == -EINVAL)
+		return cli_fail_as(cli, CLI_USAGE, rc, "%s", cli->command);
+	return rc < 0 ? cli_fail(cli, rc, "%s", cli->command) : 0;
 }
 
 int cli_namespace_open_in(struct kvc_cli *cli, struct kvc_store *store, struct kvc_namespace **out)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD = os.environ.get("KVC_BUILD_DIR", "build/release")
@@ -207,6 +208,24 @@ def interrupt(arguments, ready, env=None):
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
     return Result(code, out, err)
+
+
+def wait_until_reading(pid):
+    """Until the process has taken what was written and sleeps in read()."""
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end:
+        try:
+            with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+                if file.read().startswith("0 0x"):
+                    return
+            with open(f"/proc/{pid}/wchan", encoding="ascii") as file:
+                if "pipe_read" in file.read():
+                    return
+        except OSError:
+            # Not readable for us: long enough for a program that does nothing else.
+            time.sleep(1)
+            return
+        time.sleep(0.01)
 
 
 def main():

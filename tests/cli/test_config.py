@@ -16,7 +16,12 @@ class Config(support.Case):
 
     def test_check(self):
         self.assertEqual(self.check(run("config", "check"), DONE).text, "ok\n")
-        self.assertEqual(run("config", "check", "--json").json, {"ok": True})
+        self.assertEqual(run("config", "check", "--json").json, {"ok": True, "warnings": []})
+        env = environment(KVCELLAR_STORAGE_DIR="/x")
+        warned = self.check(run("config", "check", env=env), DONE)
+        self.assertRegex(warned.text, r"^warning: .*KVCELLAR_STORAGE_DIR\b.*KVCELLAR_STORAGE_DIRS\?\nok\n$")
+        self.assertEqual(len(run("config", "check", "--json", env=env).json["warnings"]), 1)
+        self.assertEqual(self.k("ls", env=env).err, b"")
         self.assertEqual(run("config", "check", "-q").out, b"")
         path = self.write("c.toml", b"l3_cleaner_low_watermark = 90.0\n")
         self.check(run("config", "check", path), CONFIG, "l3_cleaner_low_watermark")

@@ -97,10 +97,33 @@ class Errors(support.Case):
 
     def test_key_that_is_no_file_name_in_nixl_naming(self):
         nixl = ["-s", "naming=nixl"]
-        self.check(self.k(*nixl, "put", "a/b", stdin=b"x"), support.IO, "a/b")
-        self.check(self.k(*nixl, "put", "n" * 300, stdin=b"x"), support.IO)
+        self.check(self.k(*nixl, "put", "a/b", stdin=b"x"), USAGE, "a/b")
+        for command in ("put", "get", "exists", "rm", "stat"):
+            bad = self.check(self.k(*nixl, command, "n" * 300, stdin=b"x"), USAGE)
+            self.assertIn("name", bad.text + bad.errors)
         self.check(self.k(*nixl, "put", "good", stdin=b"x"), DONE)
         self.assertEqual(self.k(*nixl, "get", "good").out, b"x")
+
+    def test_outputs_that_do_not_come(self):
+        """metrics_file and trace_file were asked for: that they fail is told without -v."""
+        for name, value in (("metrics_file", self.path("no", "x.prom")), ("metrics_file", "/dev/null"),
+                            ("trace_file", self.path("no", "trace.jsonl"))):
+            with self.subTest(name):
+                done = self.check(self.k("-s", f"{name}={value}", "put", name, stdin=b"x"), DONE)
+                lines = done.errors.splitlines()
+                self.assertRegex(lines[-1] if name == "metrics_file" else lines[0],
+                                 f"^kvcellar: error: .*{name}.*{value}")
+                self.assertEqual(len(lines), 2, done)
+
+    def test_cause_is_not_prefixed_twice(self):
+        bad = self.check(self.k("where", "k", "--tp-rank", "9", "--tp-size", "2"), USAGE, "tp_rank")
+        self.assertEqual(bad.errors.count("namespace"), 1, bad)
+
+    def test_configuration_errors_are_the_same_everywhere(self):
+        arguments = ["-s", "io_engines=threads", "-s", "use_uring=true"]
+        said = {self.check(self.k(command, *arguments), CONFIG, "io_engines").errors
+                for command in ("ls", "info", "verify", "selftest")}
+        self.assertEqual(len(said), 1, said)
 
     def test_version_of_another_root(self):
         self.check(self.k("put", "k", stdin=b"x"), DONE)

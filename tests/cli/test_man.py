@@ -16,6 +16,7 @@ SHARED = {
     "OPTIONS OF EVERY COMMAND": "Options of every command:",
     "OPTIONS FOR A NAMESPACE": "Which namespace, and which rank of it:",
     "OPTIONS FOR KEYS": "Which objects a key stands for:",
+    "OPTIONS FOR PAGES": "Pages of a pool instead of single objects:",
 }
 
 

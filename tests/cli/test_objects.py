@@ -3,6 +3,7 @@
 """Objects in and out: put, get, exists, rm, ls, stat, where, verify, clear, info, selftest."""
 import base64
 import os
+import subprocess
 
 import support
 from support import CORRUPT, DONE, MISS, USAGE, run
@@ -70,13 +71,28 @@ class Objects(support.Case):
         self.assertEqual(os.stat(out).st_mode & 0o777, 0o640)
         self.assertEqual([name for name in os.listdir(self.folder) if name != "root"], ["out"])
         self.check(self.k("get", "k", "-o", self.path("no", "such")), USAGE, "no/such")
-        self.check(self.k("get", "k", "-o", self.root), support.IO, self.root)
+        self.check(self.k("get", "k", "-o", self.root), USAGE, self.root)
+        self.check(self.k("get", "k", self.path("second")), DONE)
+        with open(self.path("second"), "rb") as file:
+            self.assertEqual(file.read(), b"new")
+        self.check(self.k("get", "k", self.path("a"), self.path("b")), USAGE, "unexpected")
+        self.check(self.k("get", "k", "-o", self.path("a"), self.path("b")), USAGE, "unexpected")
+        self.assertFalse(os.path.exists(self.path("a")))
 
     def test_files_that_cannot_be_put(self):
         self.check(self.k("put", "k", self.path("absent")), USAGE, "absent")
-        self.check(self.k("put", "k", self.folder), support.IO, self.folder)
+        self.check(self.k("put", "k", self.folder), USAGE, self.folder)
         os.truncate(self.write("huge", b""), 1 << 43)
         self.check(self.k("put", "k", self.path("huge")), support.IO, "larger than")
+        if not os.environ.get("KVC_SANITIZE"):  # which needs all the address space there is
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            os.truncate(self.path("huge"), memory * 3 // 4)
+            tight = subprocess.run(["prlimit", f"--as={1 << 29}", support.KVCELLAR, "-D", self.root,
+                                    "put", "k", self.path("huge")], env=support.environment(),
+                                   capture_output=True, check=False)
+            self.assertEqual(tight.returncode, support.IO, tight)
+            self.assertIn(b"Cannot allocate memory", tight.stderr)
+            self.assertNotIn(b"larger than", tight.stderr)
         self.assertEqual(self.objects(), [])
 
     def test_hostile_keys_stay_distinct_and_inside(self):
@@ -122,7 +138,9 @@ class Objects(support.Case):
         gone = self.check(self.k("exists", "p", *arguments, "--json"), MISS)
         self.assertEqual(gone.json["keys"][0]["cause"], "absent")
         self.check(self.k("rm", "p", "-f", *arguments), DONE)
-        self.check(self.k("get", "p", *arguments), USAGE, "--part-bytes")
+        for command in ("put", "get"):  # which move single objects
+            self.check(self.k(command, "p", *arguments), USAGE, "--part-bytes")
+            self.assertNotIn("--part-bytes", run(command, "--help").text)
 
     def test_ls(self):
         self.assertEqual(self.check(self.k("ls", "--json"), DONE).json, {"namespaces": []})
@@ -234,8 +252,16 @@ class Objects(support.Case):
         self.assertEqual((wet["dry_run"], wet["objects"], wet["failed"]), (False, 1, 0))
         self.check(self.k("get", "k", "--model", "llama"), MISS)
         self.check(self.k("get", "k", "--model", "llama-2"), DONE)
-        self.check(self.k("clear", "no-such"), USAGE, "no-such")
-        self.check(self.k("clear", "none-0123456789abcdef"), MISS, "none-0123456789abcdef")
+
+    def test_what_is_no_namespace(self):
+        for command in (["ls"], ["ls", "--json"], ["ls", "-l"], ["verify"], ["verify", "--remove"],
+                        ["clear"], ["clear", "--yes"]):
+            with self.subTest(command):
+                for bad in ("no-such", "../h", "none-0123456789abcde", "x"):
+                    self.check(self.k(*command, bad), USAGE, bad)
+                self.check(self.k(*command, "none-0123456789abcdef"), MISS,
+                           "none-0123456789abcdef")
+        self.assertEqual(os.listdir(self.root), [])
 
     def test_info_and_selftest(self):
         document = self.check(self.k("info", "--json"), DONE).json

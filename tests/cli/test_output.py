@@ -4,7 +4,6 @@
 import os
 import re
 import subprocess
-import time
 
 import support
 from support import DONE, INTERRUPTED, IO, KVCELLAR, NO_SPACE, USAGE, environment, on_terminal
@@ -76,7 +75,7 @@ class Output(support.Case):
         def ready(process):
             process.stdin.write(b"some")
             process.stdin.flush()
-            wait_until_reading(process.pid)
+            support.wait_until_reading(process.pid)
 
         stopped = support.interrupt(["-D", self.root, "put", "new"], ready)
         self.assertEqual((stopped.code, stopped.out), (INTERRUPTED, b""), stopped)
@@ -130,24 +129,6 @@ class Output(support.Case):
         self.assertTrue(lines)
         for line in lines:
             self.assertRegex(line, r'^\{"log":\{"level":"')
-
-
-def wait_until_reading(pid):
-    """Until the process has taken what was written and sleeps in read(0, ...)."""
-    end = time.monotonic() + support.TIMEOUT
-    while time.monotonic() < end:
-        try:
-            with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-                if file.read().startswith("0 0x0 "):
-                    return
-            with open(f"/proc/{pid}/wchan", encoding="ascii") as file:
-                if "pipe_read" in file.read():
-                    return
-        except OSError:
-            # Not readable for us: long enough for a program that does nothing else.
-            time.sleep(1)
-            return
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

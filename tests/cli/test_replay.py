@@ -6,6 +6,7 @@ import html.parser
 import json
 import os
 import re
+import time
 import xml.dom.minidom
 
 import support
@@ -16,6 +17,18 @@ MOONCAKE = os.path.join(SAMPLES, "mooncake_conversation_sample.jsonl")
 COMPACT = os.path.join(SAMPLES, "agentic_compact_sample.jsonl")
 MEM = ("-s", "plugin.mem.active=true")
 SMALL = ("--part-bytes", "2K", "--json")
+
+
+def has_open(process, path):
+    """Waits until the process has this file open."""
+    folder = f"/proc/{process.pid}/fd"
+    end = time.monotonic() + support.TIMEOUT
+    while time.monotonic() < end:
+        try:
+            if path in [os.readlink(os.path.join(folder, fd)) for fd in os.listdir(folder)]:
+                return
+        except OSError:  # closed meanwhile
+            pass
 
 
 def mooncake(limit):
@@ -217,8 +230,31 @@ class Replay(support.Case):
         for content, cause in ((b"", "holds no requests"), (b"hello\n", "line 1: not JSON"),
                                (b"{}\n", "line 1: neither")):
             self.check(self.k("replay", self.write("t", content)), USAGE, cause)
-        self.check(self.k("replay", self.path("missing")), support.MISS, "missing")
-        self.assertEqual(self.k("replay", self.folder).code, support.IO)
+        self.check(self.k("replay", self.path("missing")), USAGE, "missing")
+        self.check(self.k("replay", self.folder), USAGE, self.folder)
+        header = self.write("t", b'{"kvcellar_trace":1}\n')
+        self.check(self.k("replay", header), USAGE, "holds no requests", "single objects")
+
+    def test_lines_without_an_end(self):
+        self.check(self.k("replay", "/dev/zero"), USAGE, "line 1", "longer than 16 MiB")
+        result = support.interrupt(["replay", "/dev/zero", "--skip-bad", "-D", self.root],
+                                   lambda process: has_open(process, "/dev/zero"))
+        self.assertEqual((result.code, result.out), (INTERRUPTED, b""), result)
+
+    def test_a_pipe_without_an_end(self):
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+
+        def ready(process):
+            has_open(process, pipe)
+            support.wait_until_reading(process.pid)
+
+        with open(pipe, "r+b", buffering=0):
+            result = support.interrupt(["replay", pipe, "-D", self.root], ready)
+        self.assertEqual((result.code, result.out), (INTERRUPTED, b""), result)
+
+    def test_quiet(self):
+        self.assertEqual(self.on_mem(MOONCAKE, "--limit", "5", "--part-bytes", "2K", "-q").out, b"")
 
     def test_bad_arguments(self):
         for arguments, cause in ((("--part-bytes", "100"), "--part-bytes"),
@@ -258,7 +294,7 @@ class Replay(support.Case):
                              report)
         self.assertNotEqual(result.code, DONE, result)
         self.assertFalse(os.path.exists(report))
-        self.check(self.k("replay", MOONCAKE, "--report", self.path("no", "r.html")), support.MISS)
+        self.check(self.k("replay", MOONCAKE, "--report", self.path("no", "r.html")), USAGE)
 
     def test_interrupt(self):
         lines = [f'{{"timestamp":{3600000 if i else 0},"hash_ids":[1]}}' for i in range(2)]

@@ -58,9 +58,10 @@ class Usage(support.Case):
         self.check(run("config", "shw"), USAGE, "did you mean 'show'?")
         for command in ("info", "selftest"):
             self.check(run(command, "x"), USAGE, "unexpected argument 'x'")
-        for command in ("ls", "verify", "get", "stats"):
+        for command in ("ls", "verify", "stats", "clear"):
             self.check(run(command, "a", "b"), USAGE, "unexpected argument 'b'")
-        self.check(run("put", "a", "b", "c"), USAGE, "unexpected argument 'c'")
+        for command in ("put", "get"):
+            self.check(run(command, "a", "b", "c"), USAGE, "unexpected argument 'c'")
 
     def test_bad_values_name_option_and_value(self):
         for arguments in (("--tp-size", "0"), ("--tp-size", "x"), ("--tp-rank", "-1"),

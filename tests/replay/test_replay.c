@@ -27,7 +27,7 @@ static struct replay_reader *reader_of(const char *data, size_t bytes, bool skip
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, data, bytes), bytes);
 	close(fd);
-	assert_int_equal(replay_reader_open(path, skip_bad, &reader), 0);
+	assert_int_equal(replay_reader_open(path, skip_bad, NULL, &reader), 0);
 	unlink(path);
 	return reader;
 }
