@@ -496,7 +496,7 @@ void fake_open(struct fake *fake, size_t roots)
 	struct kvc_store *store = &fake->store;
 
 	for (size_t i = 0; i < roots; i++) {
-		char location[16];
+		char location[32];
 
 		/* Objects are one heap for all roots: each gets an identity of its own. */
 		if (i > 0)

@@ -98,7 +98,7 @@ static void an_empty_batch_ends_too(void **state)
 static int64_t stall(struct fake *f, const struct kvc_descriptor *d, struct kvc_completion *c)
 {
 	(void)f, (void)c;
-	return d->op == KVC_OP_READ ? FAKE_STALL : FAKE_NORMAL;
+	return d->op == KVC_OP_READ || d->op == KVC_OP_STAT ? FAKE_STALL : FAKE_NORMAL;
 }
 
 static void what_is_at_work_cannot_be_freed(void **state)
@@ -129,8 +129,8 @@ static void cancelling_skips_what_was_not_begun(void **state)
 	finish(&busy[0]);
 	fake->hook = stall;
 	/* Two roots, two threads: both are at work. */
-	start(&busy[0], KVC_GET, 4);
-	start(&busy[1], KVC_GET, 4);
+	start(&busy[0], KVC_EXISTS, 4);
+	start(&busy[1], KVC_EXISTS, 4);
 	start(&waiting, KVC_SET, PAGES);
 	assert_int_equal(kvc_batch_cancel(waiting.batch), 0);
 	assert_int_equal(kvc_batch_poll(waiting.batch), 0); /* done when wait says so */
@@ -159,7 +159,7 @@ static void too_many_batches_are_refused(void **state)
 		struct call *call = &calls[count];
 
 		call->transfer = (struct kvc_transfer){ .size = sizeof(call->transfer),
-							.op = KVC_GET,
+							.op = KVC_EXISTS,
 							.pool = pool,
 							.keys = keys,
 							.key_count = 1,

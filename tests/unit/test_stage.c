@@ -109,6 +109,13 @@ static int64_t stall(struct fake *f, const struct kvc_descriptor *d, struct kvc_
 	return d->op == KVC_OP_READ || d->op == KVC_OP_WRITE ? FAKE_STALL : FAKE_NORMAL;
 }
 
+/* What workers did to the fake is seen from here on. */
+static void sync_with_workers(void)
+{
+	pthread_mutex_lock(&fake->lock);
+	pthread_mutex_unlock(&fake->lock);
+}
+
 /* Waits until no worker is left behind. */
 static void wait_unparked(void)
 {
@@ -118,6 +125,7 @@ static void wait_unparked(void)
 		(void)nanosleep(&pause, NULL);
 	}
 	assert_int_equal(fake_counter(fake, KVC_COUNTER_PARKED_QUEUES), 0);
+	sync_with_workers();
 }
 
 /* ---------------------------------------------------------------- going well */
@@ -322,6 +330,7 @@ static void r33_four_stuck_workers_end_it(void **state)
 		expect(0, KVC_TIMEOUT, KVC_CAUSE_DEADLINE);
 	}
 	assert_int_equal(fake_counter(fake, KVC_COUNTER_PARKED_QUEUES), 4);
+	sync_with_workers();
 	submits = fake->submits;
 	prepare(KVC_GET, 5, 60000); /* no second of it is waited for */
 	run(5);
