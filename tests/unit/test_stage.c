@@ -109,6 +109,13 @@ static int64_t stall(struct fake *f, const struct kvc_descriptor *d, struct kvc_
 	return d->op == KVC_OP_READ || d->op == KVC_OP_WRITE ? FAKE_STALL : FAKE_NORMAL;
 }
 
+static void set_hook(fake_hook hook)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->hook = hook;
+	pthread_mutex_unlock(&fake->lock);
+}
+
 /* What workers did to the fake is seen from here on. */
 static void sync_with_workers(void)
 {
@@ -213,7 +220,7 @@ static void r33_a_late_read_touches_no_caller(void **state)
 	fake_open(fake, 1);
 	set_all(4);
 	wipe(4);
-	fake->hook = stall;
+	set_hook(stall);
 	prepare(KVC_GET, 4, 40);
 	run(4);
 	expect_all(4, KVC_TIMEOUT, KVC_CAUSE_DEADLINE);
@@ -236,7 +243,7 @@ static void r33_a_late_write_publishes_what_was_given(void **state)
 
 	(void)state;
 	fake_open(fake, 1);
-	fake->hook = stall;
+	set_hook(stall);
 	page_fill(&page[0], 0);
 	prepare(KVC_SET, 1, 40);
 	run(1);
@@ -246,7 +253,7 @@ static void r33_a_late_write_publishes_what_was_given(void **state)
 	wait_unparked();
 	object = fake_find(fake, "model-0123456789abcdef/object-0");
 	assert_non_null(object);
-	fake->hook = NULL;
+	set_hook(NULL);
 	wipe(1);
 	prepare(KVC_GET, 1, 5000);
 	run(1);
@@ -270,7 +277,7 @@ static void what_is_done_by_the_deadline_counts(void **state)
 	fake_open(fake, 1);
 	set_all(10);
 	wipe(10);
-	fake->hook = stall_odd;
+	set_hook(stall_odd);
 	prepare(KVC_GET, 10, 60);
 	run(10);
 	for (uint32_t i = 0; i < 10; i += 2) {
@@ -290,7 +297,7 @@ static void r33_a_stalled_root_blocks_no_other(void **state)
 	}
 	set_all(12);
 	/* Root 1 has the odd ones and stalls; root 0 needs two portions. */
-	fake->hook = stall_odd;
+	set_hook(stall_odd);
 	prepare(KVC_GET, 12, 2000);
 	for (uint32_t i = 1; i < 12; i += 2)
 		requests[i].deadline_ns = kvc_now_ns() + 50 * MS;
@@ -323,7 +330,7 @@ static void r33_four_stuck_workers_end_it(void **state)
 	fake_open(fake, 1);
 	set_all(5);
 	wipe(5);
-	fake->hook = stall;
+	set_hook(stall);
 	for (int i = 0; i < 4; i++) {
 		prepare(KVC_GET, 1, 30);
 		run(1);
@@ -349,14 +356,14 @@ static void it_goes_on_when_the_root_is_back(void **state)
 	(void)state;
 	fake_open(fake, 1);
 	set_all(5);
-	fake->hook = stall;
+	set_hook(stall);
 	for (int i = 0; i < 4; i++) {
 		prepare(KVC_GET, 1, 30);
 		run(1);
 	}
-	fake->hook = NULL;
 	fake_release(fake);
 	wait_unparked();
+	set_hook(NULL);
 	prepare(KVC_GET, 5, 5000);
 	run(5);
 	expect_all(5, KVC_OK, KVC_CAUSE_NONE);
@@ -432,7 +439,7 @@ static void one_stuck_caller_holds_up_no_other(void **state)
 	(void)state;
 	fake_open(fake, 1);
 	set_all(1); /* one worker is idle now */
-	fake->hook = stall_first;
+	set_hook(stall_first);
 	for (uint32_t i = 0; i < 4; i++) {
 		callers[i] = (struct caller){ .fake = fake, .number = 500 + i };
 		page_make(&callers[i].page, three_parts, 3);
