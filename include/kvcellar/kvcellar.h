@@ -141,9 +141,10 @@ struct kvc_open_params {
  * their identity and tests them.
  * @params   NULL = defaults
  * Errors: -EINVAL (configuration); -ENODEV (no usable plugin; the text lists each reason); -EPERM
- * (default folder is a symlink or another user's); -ENOENT, -EACCES, -ENOTDIR, -EROFS, -ENOSPC
+ * (default folder is a symlink or another user's); -ENOENT, -EACCES, -ENOTDIR, -ENOSPC
  * (root); -EPROTONOSUPPORT (a root of another format version: both versions in the text, nothing
  * touched); -EUCLEAN (root.json is damaged).
+ * A root on a read-only mount opens for reading; sets on it end in DENIED.
  * The configuration is copied and may be freed afterwards.
  */
 KVC_API int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,
