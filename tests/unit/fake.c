@@ -218,6 +218,8 @@ static bool land(struct kvc_plugin_queue *queue, struct flight *flight)
 		fake->hook_count++;
 		answer = fake->hook(fake, d, c);
 	}
+	if (answer == FAKE_STALL && fake->released)
+		answer = FAKE_NORMAL;
 	if (answer == FAKE_STALL) {
 		flight->stalled = true;
 		return false;
