@@ -463,8 +463,7 @@ static void collect(struct portion *portion, int late_cause)
 static bool finish_portion(struct kvc_stage *stage, struct portion *portion, uint64_t until_ns)
 {
 	const uint64_t deadline_ns = portion_deadline(portion);
-	const struct timespec until =
-		kvc_timespec(until_ns < deadline_ns ? until_ns : deadline_ns);
+	const struct timespec until = kvc_timespec(until_ns < deadline_ns ? until_ns : deadline_ns);
 	int late_cause = KVC_CAUSE_DEADLINE;
 	int rc = 0;
 

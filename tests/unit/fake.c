@@ -29,12 +29,12 @@ struct kvc_plugin_queue {
 
 static struct fake *the_fake; /* one at a time */
 
-#define BROKEN(fake, condition)                                                                    \
-	do {                                                                                       \
-		if (condition) {                                                                   \
-			print_error("contract: %s (%d)\n", #condition, __LINE__);                  \
-			(fake)->broken++;                                                          \
-		}                                                                                  \
+#define BROKEN(fake, condition)                                                   \
+	do {                                                                      \
+		if (condition) {                                                  \
+			print_error("contract: %s (%d)\n", #condition, __LINE__); \
+			(fake)->broken++;                                         \
+		}                                                                 \
 	} while (0)
 
 /* ---------------------------------------------------------------- objects */
@@ -165,8 +165,8 @@ static void check_descriptor(struct fake *fake, const struct kvc_descriptor *d)
 
 		BROKEN(fake, ((uintptr_t)range->addr & mask) || (range->bytes & mask));
 		BROKEN(fake, range->bytes == 0);
-		BROKEN(fake, late && (!(a->flags & KVC_ATTRIBUTE_LATE) ||
-				      r + 1 != d->range_count || d->op != KVC_OP_WRITE));
+		BROKEN(fake, late && (!(a->flags & KVC_ATTRIBUTE_LATE) || r + 1 != d->range_count ||
+				      d->op != KVC_OP_WRITE));
 	}
 }
 
@@ -186,7 +186,8 @@ static int fake_submit(struct kvc_plugin_queue *queue, const struct kvc_descript
 		fake->refuse--;
 		rc = -EAGAIN;
 	}
-	for (; !rc && n < count && queue->count < queue->depth && (!fake->accept || n < fake->accept);
+	for (;
+	     !rc && n < count && queue->count < queue->depth && (!fake->accept || n < fake->accept);
 	     n++) {
 		struct flight *flight = &queue->flights[queue->count++];
 
@@ -524,7 +525,8 @@ void fake_free(struct fake *fake)
 	assert_int_equal(atomic_load(&store->active), 0);
 	while (store->root_count > 0) {
 		assert_int_equal(kvc_root_close(store->roots[store->root_count - 1],
-						kvc_now_ns() + UINT64_C(2000000000)), 0);
+						kvc_now_ns() + UINT64_C(2000000000)),
+				 0);
 		store->root_count--;
 	}
 	assert_int_equal(fake_counter(fake, KVC_COUNTER_STORAGE_REGISTRATIONS), 0);
@@ -645,9 +647,9 @@ void page_make(struct page *page, const struct part_of *parts, uint32_t count)
 	memset(page, 0, sizeof(*page));
 	shape_make(&page->shape, parts, count);
 	for (uint32_t p = 0; p < count; p++)
-		bytes += kvc_block_align(parts[p].offset + (parts[p].piece_bytes +
-							    parts[p].gap_bytes) *
-								   parts[p].pieces) +
+		bytes += kvc_block_align(parts[p].offset +
+					 (parts[p].piece_bytes + parts[p].gap_bytes) *
+						 parts[p].pieces) +
 			 KVC_BLOCK_BYTES;
 	page->memory_bytes = bytes + KVC_BLOCK_BYTES;
 	page->memory = aligned_alloc(KVC_BLOCK_BYTES, page->memory_bytes);

@@ -93,10 +93,10 @@ static struct kvc_trailer trailer_of(const char *key)
 
 		if (!object->data || !name || strncmp(name + 1, key, strlen(key)) != 0)
 			continue;
-		assert_int_equal(kvc_trailer_decode(object->data + object->bytes -
-							    KVC_TRAILER_BYTES,
-						    &trailer),
-				 0);
+		assert_int_equal(
+			kvc_trailer_decode(object->data + object->bytes - KVC_TRAILER_BYTES,
+					   &trailer),
+			0);
 		return trailer;
 	}
 	fail_msg("no object of %s", key);
@@ -203,8 +203,8 @@ static void r19_any_number_of_pages(void **state)
 		run();
 		assert_int_equal(transfer.ok_count, counts[c]);
 		for (size_t i = 0; i < counts[c] * 2 * STRIDE; i++)
-			assert_int_equal(memory[i], i % STRIDE < PART_BYTES ? (uint8_t)(i * 7 + c) :
-									      0xaa);
+			assert_int_equal(memory[i],
+					 i % STRIDE < PART_BYTES ? (uint8_t)(i * 7 + c) : 0xaa);
 	}
 }
 
@@ -471,10 +471,9 @@ static int64_t reads_of_rank_0_fail(struct fake *f, const struct kvc_descriptor 
 /* R23, R12: a mark is of one rank's object. */
 static void a_mark_of_one_rank_is_not_anothers(void **state)
 {
-	struct kvc_namespace_params params = { .size = sizeof(params),
-					       .model_id = "tp",
-					       .page_tokens = 4,
-					       .tp_size = 2 };
+	struct kvc_namespace_params params = {
+		.size = sizeof(params), .model_id = "tp", .page_tokens = 4, .tp_size = 2
+	};
 	struct kvc_namespace *spaces[2];
 	struct kvc_pool *ranks[2];
 
@@ -524,7 +523,7 @@ static void keys_of_any_bytes_and_length(void **state)
 {
 	static char longer[3000];
 	struct kvc_key odd[] = { { "", 0 },	   { "../../etc/x", 11 }, { "a/b", 3 },
-				 { "a%2Fb", 5 },   { "\0", 1 },	  { "\xff\n", 2 },
+				 { "a%2Fb", 5 },   { "\0", 1 },		  { "\xff\n", 2 },
 				 { longer, 3000 }, { longer, 2999 } };
 
 	(void)state;

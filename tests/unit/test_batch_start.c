@@ -198,12 +198,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(started_batches_do_what_run_does),
-		TEST(an_empty_batch_ends_too),
-		TEST(what_is_at_work_cannot_be_freed),
-		TEST(cancelling_skips_what_was_not_begun),
-		TEST(too_many_batches_are_refused),
-		TEST(nothing_is_refused_with_a_crash),
+		TEST(started_batches_do_what_run_does), TEST(an_empty_batch_ends_too),
+		TEST(what_is_at_work_cannot_be_freed),	TEST(cancelling_skips_what_was_not_begun),
+		TEST(too_many_batches_are_refused),	TEST(nothing_is_refused_with_a_crash),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,8 +61,7 @@ static void check_shape(const struct part_of *parts, uint32_t count, uint64_t se
 	image = image_of(&page.shape, payload);
 	image_bytes = page.shape.stored_bytes - KVC_TRAILER_BYTES;
 	gathered = malloc(image_bytes + 1);
-	want[KVC_CHECKSUM_FULL] =
-		XXH3_64bits_withSeed(payload, page.shape.payload_bytes, seed);
+	want[KVC_CHECKSUM_FULL] = XXH3_64bits_withSeed(payload, page.shape.payload_bytes, seed);
 	want[KVC_CHECKSUM_SECTOR] = XXH3_64bits_withSeed(sample, sample_bytes, seed);
 	for (int kind = 0; kind < 3; kind++) {
 		memset(gathered, 0xee, image_bytes);
@@ -70,13 +69,11 @@ static void check_shape(const struct part_of *parts, uint32_t count, uint64_t se
 		assert_int_equal(kvc_checksum_memory(kind, seed, &page.shape, page.bases),
 				 want[kind]);
 		assert_int_equal(kvc_checksum_image(kind, seed, &page.shape, image), want[kind]);
-		assert_int_equal(
-			kvc_checksum_gather(kind, seed, &page.shape, page.bases, gathered),
-			want[kind]);
+		assert_int_equal(kvc_checksum_gather(kind, seed, &page.shape, page.bases, gathered),
+				 want[kind]);
 		assert_memory_equal(gathered, image, image_bytes);
-		assert_int_equal(
-			kvc_checksum_scatter(kind, seed, &page.shape, other.bases, image),
-			want[kind]);
+		assert_int_equal(kvc_checksum_scatter(kind, seed, &page.shape, other.bases, image),
+				 want[kind]);
 		assert_memory_equal(other.memory, page.memory, page.memory_bytes);
 	}
 	free(gathered);
@@ -126,8 +123,7 @@ static void seeds_and_order_of_parts_matter(void **state)
 	sum = kvc_checksum_memory(KVC_CHECKSUM_FULL, 1, &page.shape, page.bases);
 	assert_int_not_equal(sum,
 			     kvc_checksum_memory(KVC_CHECKSUM_FULL, 2, &page.shape, page.bases));
-	assert_int_not_equal(sum,
-			     kvc_checksum_memory(KVC_CHECKSUM_FULL, 1, &page.shape, swapped));
+	assert_int_not_equal(sum, kvc_checksum_memory(KVC_CHECKSUM_FULL, 1, &page.shape, swapped));
 	page_free(&page);
 }
 

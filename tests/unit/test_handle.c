@@ -209,12 +209,10 @@ static void r18_clear_takes_what_is_its_own(void **state)
 	(void)snprintf(foreign, sizeof(foreign), "not-a-namespace/object");
 	fake_put(fake, foreign, "x", 1);
 	/* The heap of the fake is one for both roots: each object is listed twice. */
-	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 1, &report),
-			 0);
+	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 1, &report), 0);
 	assert_int_equal(report.objects, 4);
 	assert_int_equal(report.bytes, 4 * 8192);
-	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 0, &report),
-			 0);
+	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 0, &report), 0);
 	assert_int_equal(report.failed, 0);
 	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 0, &report),
 			 -ENOENT);

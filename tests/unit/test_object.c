@@ -253,9 +253,9 @@ static void nothing_is_refused_with_a_crash(void **state)
 
 static void a_path_stays_inside_of_its_root(void **state)
 {
-	static const char *const paths[] = { "",	  "/",	  "/etc/passwd", "../x", "a/../../x",
-					     "a//b",	  "a/",	  "./a",	 "a/.",	 "..",
-					     "a/b/../../.." };
+	static const char *const paths[] = { "",	  "/",	  "/etc/passwd", "../x",
+					     "a/../../x", "a//b", "a/",		 "./a",
+					     "a/.",	  "..",	  "a/b/../../.." };
 	struct kvc_object_detail detail = { .size = sizeof(detail) };
 
 	(void)state;
@@ -335,8 +335,8 @@ static void lists_hold_objects_and_nothing_else(void **state)
 	tally = (struct tally){ .stop_after = 1 };
 	assert_int_equal(kvc_object_list(&fake->store, NULL, count_listed, &tally), 42);
 	tally = (struct tally){ 0 };
-	assert_int_equal(
-		kvc_object_list(&fake->store, kvc_namespace_id(ns), count_listed, &tally), 0);
+	assert_int_equal(kvc_object_list(&fake->store, kvc_namespace_id(ns), count_listed, &tally),
+			 0);
 	assert_int_equal(tally.objects, 2);
 	/* Ids that are none, and one that is longer than any. */
 	memset(other, 'm', sizeof(other) - 1);
@@ -386,8 +386,7 @@ static void r08_verify_finds_and_removes(void **state)
 	fake_root(fake, 0)->writes_refused = false;
 	tally = (struct tally){ 0 };
 	assert_int_equal(
-		kvc_store_verify(&fake->store, kvc_namespace_id(ns), 1, count_verified, &tally),
-		0);
+		kvc_store_verify(&fake->store, kvc_namespace_id(ns), 1, count_verified, &tally), 0);
 	assert_int_equal(fake->removes, 4);
 	assert_int_equal(usage_objects(), 2);
 }

@@ -2,7 +2,7 @@
 /* core/queue.c: leased, given back, reused, bounded. */
 #include "fake.h"
 
-#define MS UINT64_C(1000000)
+#define MS     UINT64_C(1000000)
 #define QUEUES 16
 
 static struct fake *fake;

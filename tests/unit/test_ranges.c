@@ -115,12 +115,10 @@ static void check_write(struct fake *fake, struct kvc_slot *slot, const struct p
 		assert_memory_equal(d->ranges[r].addr, image + at, d->ranges[r].bytes);
 		at += d->ranges[r].bytes;
 	}
-	assert_int_equal(
-		kvc_trailer_decode(d->ranges[d->range_count - 1].addr, &trailer), 0);
+	assert_int_equal(kvc_trailer_decode(d->ranges[d->range_count - 1].addr, &trailer), 0);
 	assert_int_equal(trailer.checksum,
-			 kvc_checksum_image(KVC_CHECKSUM_FULL,
-					    slot->request->g ^ slot->request->v, &page->shape,
-					    image));
+			 kvc_checksum_image(KVC_CHECKSUM_FULL, slot->request->g ^ slot->request->v,
+					    &page->shape, image));
 	assert_int_equal(trailer.stored_bytes, page->shape.stored_bytes);
 	assert_int_equal(trailer.g, slot->request->g);
 	assert_int_equal(trailer.v, slot->request->v);

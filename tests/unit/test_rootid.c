@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #define UUID "00112233-4455-6677-8899-aabbccddeeff"
-#define GOOD                                                                                       \
-	"{\"format\": {\"major\": 1, \"minor\": 0, \"compat\": [], \"ro_compat\": [], "            \
-	"\"incompat\": []}, \"uuid\": \"" UUID                                                     \
+#define GOOD                                                                            \
+	"{\"format\": {\"major\": 1, \"minor\": 0, \"compat\": [], \"ro_compat\": [], " \
+	"\"incompat\": []}, \"uuid\": \"" UUID                                          \
 	"\", \"storage_layout\": \"files\", \"naming\": \"kvcellar\"}"
 
 static int parse(const char *text, struct kvc_rootid *out)
@@ -55,11 +55,12 @@ static void padding_and_unknown_members_are_no_harm(void **state)
 	(void)snprintf(text, sizeof(text), "%-4095s\n", GOOD);
 	assert_int_equal(parse(text, &id), 0);
 	assert_string_equal(id.uuid_text, UUID);
-	assert_int_equal(parse("{\"new\": [1, {}], \"format\": {\"major\": 1, \"minor\": 5, \"x\": 1}, "
-			       "\"uuid\": \"00112233-4455-6677-8899-AABBCCDDEEFF\", "
-			       "\"storage_layout\": \"packed\", \"naming\": \"other\"}",
-			       &id),
-			 0);
+	assert_int_equal(
+		parse("{\"new\": [1, {}], \"format\": {\"major\": 1, \"minor\": 5, \"x\": 1}, "
+		      "\"uuid\": \"00112233-4455-6677-8899-AABBCCDDEEFF\", "
+		      "\"storage_layout\": \"packed\", \"naming\": \"other\"}",
+		      &id),
+		0);
 	assert_string_equal(id.uuid_text, UUID); /* one form */
 	assert_string_equal(id.storage_layout, "packed");
 }
@@ -67,7 +68,17 @@ static void padding_and_unknown_members_are_no_harm(void **state)
 static void damage_is_named_and_nothing_is_written(void **state)
 {
 	static const char *const texts[] = {
-		"", " ", "{", "[]", "7", "\"x\"", "null", "{}", "\xff\xfe", GOOD "x", GOOD GOOD,
+		"",
+		" ",
+		"{",
+		"[]",
+		"7",
+		"\"x\"",
+		"null",
+		"{}",
+		"\xff\xfe",
+		GOOD "x",
+		GOOD GOOD,
 		"{\"format\": [], \"uuid\": \"" UUID "\"}",
 		"{\"format\": {\"major\": \"1\", \"minor\": 0}}",
 		"{\"format\": {\"major\": 1}}",
@@ -138,9 +149,15 @@ static void r41_versions_and_words(void **state)
 static void uuids_have_one_form(void **state)
 {
 	static const char *const bad[] = {
-		"", "0", UUID "0", "00112233-4455-6677-8899-aabbccddeef", "00112233-4455-6677-8899",
-		"001122334-455-6677-8899-aabbccddeeff", "00112233-4455-6677-8899-aabbccddeefg",
-		"{0112233-4455-6677-8899-aabbccddeeff", " 0112233-4455-6677-8899-aabbccddeeff",
+		"",
+		"0",
+		UUID "0",
+		"00112233-4455-6677-8899-aabbccddeef",
+		"00112233-4455-6677-8899",
+		"001122334-455-6677-8899-aabbccddeeff",
+		"00112233-4455-6677-8899-aabbccddeefg",
+		"{0112233-4455-6677-8899-aabbccddeeff",
+		" 0112233-4455-6677-8899-aabbccddeeff",
 	};
 	uint8_t uuid[16], back[16];
 	char text[37];

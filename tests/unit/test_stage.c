@@ -10,9 +10,9 @@
 #define COUNT 40u
 #define MS    UINT64_C(1000000)
 
-static const struct part_of three_parts[] = {
-	{ 3000, 100, 3, 8 }, { 0, 0, 1, 0 }, { 4096, 0, 1, 512 }
-};
+static const struct part_of three_parts[] = { { 3000, 100, 3, 8 },
+					      { 0, 0, 1, 0 },
+					      { 4096, 0, 1, 512 } };
 static const struct part_of big_part[] = { { UINT64_C(6) << 20, 0, 1, 0 } };
 
 static struct fake *fake;
@@ -41,8 +41,8 @@ static int teardown(void **state)
 static void prepare(int op, uint32_t count, uint64_t ms)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		requests[i] = *page_request(&page[i],
-					    fake_root(fake, i % fake->store.root_count), op, i);
+		requests[i] =
+			*page_request(&page[i], fake_root(fake, i % fake->store.root_count), op, i);
 		requests[i].name = requests[i].full_name = page[i].name;
 		requests[i].deadline_ns = kvc_now_ns() + ms * MS;
 	}

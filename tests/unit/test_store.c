@@ -164,8 +164,7 @@ static void read_only_changes_nothing(void **state)
 	assert_int_equal(open_with("posix", folder, KVC_OPEN_READ_ONLY, &store), 0);
 	assert_int_equal(kvc_store_selftest(store), -EROFS);
 	assert_int_equal(kvc_namespace_open(store, &params, &ns), 0);
-	assert_int_equal(kvc_object_put(ns, "a", (struct kvc_key){ "k", 1 }, "x", 1, 0, 0),
-			 -EROFS);
+	assert_int_equal(kvc_object_put(ns, "a", (struct kvc_key){ "k", 1 }, "x", 1, 0, 0), -EROFS);
 	assert_int_equal(kvc_store_close(store), -EBUSY); /* a child is open */
 	assert_int_equal(kvc_namespace_close(ns), 0);
 	assert_int_equal(kvc_store_close(store), 0);
@@ -197,8 +196,7 @@ static void a_route_is_by_the_naming(void **state)
 	for (int r = 0; r < 3; r++)
 		assert_in_range(seen[r], 800, 1200);
 	fake->settings.naming = KVC_NAMING_NIXL;
-	assert_ptr_equal(kvc_store_route(&fake->store, UINT64_C(5) << 16),
-			 fake->store.roots[2]);
+	assert_ptr_equal(kvc_store_route(&fake->store, UINT64_C(5) << 16), fake->store.roots[2]);
 	fake->settings.naming = KVC_NAMING_KVCELLAR;
 	fake_free(fake);
 }
@@ -305,8 +303,7 @@ static void metrics_stay_whole_with_long_paths(void **state)
 	(void)state;
 	(void)snprintf(path, sizeof(path), "%s", folder);
 	for (int i = 0; i < 4; i++) {
-		(void)snprintf(path + strlen(path), sizeof(path) - strlen(path),
-			       "/%0200d\\\"x", i);
+		(void)snprintf(path + strlen(path), sizeof(path) - strlen(path), "/%0200d\\\"x", i);
 		assert_int_equal(mkdir(path, 0700), 0);
 	}
 	store = must_open("posix", path);

@@ -32,12 +32,11 @@
  * b+=P("<I",crc(b)); print(len(b),b[:160].hex(),b[4092:].hex())
  * P
  */
-static const char head_hex[] =
-	"4b564354524c0d0a010000000000000000000000000000000100020014000000"
-	"8913000000000000004000000000000088776655443322110807060504030201"
-	"1817161514131211282726252423222138373635343332314847464544434241"
-	"070000000000000015cd55f5517286186cd318c2d40b4c8691b1a10821b286fe"
-	"6b7663656c6c6172207465737400000000000000000000000000000000000000";
+static const char head_hex[] = "4b564354524c0d0a010000000000000000000000000000000100020014000000"
+			       "8913000000000000004000000000000088776655443322110807060504030201"
+			       "1817161514131211282726252423222138373635343332314847464544434241"
+			       "070000000000000015cd55f5517286186cd318c2d40b4c8691b1a10821b286fe"
+			       "6b7663656c6c6172207465737400000000000000000000000000000000000000";
 static const char crc_hex[] = "0a4ceecb";
 
 static void hex_equal(const uint8_t *data, const char *hex)
@@ -179,9 +178,9 @@ static void what_this_version_cannot_read_is_told(void **state)
 {
 	(void)state;
 	assert_int_equal(decode_with(8, 1, 2), 0);
-	assert_int_equal(decode_with(10, 77, 2), 0);	/* a minor */
+	assert_int_equal(decode_with(10, 77, 2), 0);	     /* a minor */
 	assert_int_equal(decode_with(12, UINT32_MAX, 4), 0); /* compat */
-	assert_int_equal(decode_with(16, 1, 4), 0);	/* ro_compat: reading is allowed */
+	assert_int_equal(decode_with(16, 1, 4), 0);	     /* ro_compat: reading is allowed */
 	assert_int_equal(decode_with(20, 1, 4), -EPROTONOSUPPORT);
 	assert_int_equal(decode_with(8, 0, 2), -EPROTONOSUPPORT);
 	assert_int_equal(decode_with(8, 2, 2), -EPROTONOSUPPORT);

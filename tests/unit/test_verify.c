@@ -183,8 +183,7 @@ static void r06_any_other_size_is_a_miss(void **state)
 		check(read_as(NOTHING, bytes, (uint64_t)bytes), KVC_MISS, KVC_CAUSE_SHORT);
 		check(read_as(NOTHING, bytes, SIZE), KVC_MISS, KVC_CAUSE_SHORT);
 		check(read_as(NOTHING, bytes, KVC_BYTES_UNKNOWN), KVC_MISS, KVC_CAUSE_SHORT);
-		check(read_as(NOTHING, STORED, SIZE + (uint64_t)less[i]), KVC_MISS,
-		      KVC_CAUSE_LONG);
+		check(read_as(NOTHING, STORED, SIZE + (uint64_t)less[i]), KVC_MISS, KVC_CAUSE_LONG);
 	}
 	check(read_as(NOTHING, 0, 0), KVC_MISS, KVC_CAUSE_SHORT);
 	check(read_as(NOTHING, 5000, 5000), KVC_MISS, KVC_CAUSE_SHORT); /* bare, "require" */

@@ -244,8 +244,7 @@ static void sizes_that_are_not_known_spoil_no_count(void **state)
 	expect_all(2, KVC_OK, KVC_CAUSE_NONE);
 }
 
-static int64_t stat_misses(struct fake *f, const struct kvc_descriptor *d,
-			   struct kvc_completion *c)
+static int64_t stat_misses(struct fake *f, const struct kvc_descriptor *d, struct kvc_completion *c)
 {
 	(void)f, (void)c;
 	return d->op == KVC_OP_STAT ? -ENOENT : FAKE_NORMAL;
@@ -277,8 +276,8 @@ static void nixl_naming_counts_all_as_one(void **state)
 	set_all(2);
 	assert_int_equal(kvc_usage_namespace(fake_root(fake, 0)->usage, 0, &bytes, &objects), 0);
 	assert_int_equal(objects, 2);
-	assert_int_equal(
-		kvc_usage_namespace(fake_root(fake, 0)->usage, 0x1111, &bytes, &objects), -ENOENT);
+	assert_int_equal(kvc_usage_namespace(fake_root(fake, 0)->usage, 0x1111, &bytes, &objects),
+			 -ENOENT);
 }
 
 /* ---------------------------------------------------------------- what goes wrong */
@@ -318,9 +317,8 @@ static void r25_refused_memory_is_bounced_once(void **state)
 static int64_t errno_by_number(struct fake *f, const struct kvc_descriptor *d,
 			       struct kvc_completion *c)
 {
-	static const int errors[] = { 0,      ENOENT, EIO,    ENOSPC, EDQUOT, EACCES,
-				      EPERM,  EROFS,  EMFILE, ENFILE, EISDIR, ELOOP,
-				      ESTALE, ECANCELED };
+	static const int errors[] = { 0,     ENOENT, EIO,    ENOSPC, EDQUOT, EACCES, EPERM,
+				      EROFS, EMFILE, ENFILE, EISDIR, ELOOP,  ESTALE, ECANCELED };
 	const unsigned number = (unsigned)strtoul(strrchr(d->name, '-') + 1, NULL, 10);
 
 	(void)c, (void)f;
@@ -330,13 +328,13 @@ static int64_t errno_by_number(struct fake *f, const struct kvc_descriptor *d,
 static void each_errno_has_its_result_for_a_get(void **state)
 {
 	static const int want[][2] = {
-		{ KVC_OK, KVC_CAUSE_NONE },	       { KVC_MISS, KVC_CAUSE_ABSENT },
-		{ KVC_ERROR, KVC_CAUSE_IO },	       { KVC_FULL, KVC_CAUSE_NO_SPACE },
-		{ KVC_FULL, KVC_CAUSE_QUOTA },	       { KVC_DENIED, KVC_CAUSE_PERMISSION },
-		{ KVC_DENIED, KVC_CAUSE_PERMISSION },  { KVC_DENIED, KVC_CAUSE_READ_ONLY },
-		{ KVC_ERROR, KVC_CAUSE_DESCRIPTORS },  { KVC_ERROR, KVC_CAUSE_DESCRIPTORS },
-		{ KVC_MISS, KVC_CAUSE_FOREIGN },       { KVC_MISS, KVC_CAUSE_FOREIGN },
-		{ KVC_MISS, KVC_CAUSE_RECYCLED },      { KVC_TIMEOUT, KVC_CAUSE_DEADLINE },
+		{ KVC_OK, KVC_CAUSE_NONE },	      { KVC_MISS, KVC_CAUSE_ABSENT },
+		{ KVC_ERROR, KVC_CAUSE_IO },	      { KVC_FULL, KVC_CAUSE_NO_SPACE },
+		{ KVC_FULL, KVC_CAUSE_QUOTA },	      { KVC_DENIED, KVC_CAUSE_PERMISSION },
+		{ KVC_DENIED, KVC_CAUSE_PERMISSION }, { KVC_DENIED, KVC_CAUSE_READ_ONLY },
+		{ KVC_ERROR, KVC_CAUSE_DESCRIPTORS }, { KVC_ERROR, KVC_CAUSE_DESCRIPTORS },
+		{ KVC_MISS, KVC_CAUSE_FOREIGN },      { KVC_MISS, KVC_CAUSE_FOREIGN },
+		{ KVC_MISS, KVC_CAUSE_RECYCLED },     { KVC_TIMEOUT, KVC_CAUSE_DEADLINE },
 	};
 
 	(void)state;
