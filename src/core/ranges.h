@@ -26,8 +26,8 @@ uint64_t kvc_ranges_finish_read(struct kvc_slot *slot, int checksum_kind);
 /* Writes the trailer of the slot's request with this checksum. */
 void kvc_ranges_trailer(struct kvc_slot *slot, uint64_t checksum);
 
-/* Whether the shape can be moved without a copy at this alignment, with so many ranges at most, from
- * memory like bases. */
+/* Whether the shape can be moved without a copy at this alignment, with so many ranges at most,
+ * from memory like bases. */
 bool kvc_ranges_zero_copy(const struct kvc_shape *shape, void *const *bases, uint32_t alignment,
 			  uint32_t max_ranges, const char **out_reason);
 

@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-/* Whether a struct of the caller's is one that this library can read: -EINVAL (too small), -E2BIG (a
- * field that is not known here is set). */
+/* Whether a struct of the caller's is one that this library can read: -EINVAL (too small), -E2BIG
+ * (a field that is not known here is set). */
 int kvc_struct_check(const void *data, size_t size, size_t known, const char *what);
 
 /* The same for one that the library fills: what it does not know becomes 0. -EINVAL. */

@@ -17,8 +17,8 @@ struct kvc_stage_job;
 struct kvc_stage_job *kvc_stage_begin(struct kvc_root *root, struct kvc_request *list,
 				      const atomic_bool *cancel);
 
-/* Waits for results until until_ns, and no longer than to the deadline of the requests at work; begins
- * with the next ones. False once every request has its result. */
+/* Waits for results until until_ns, and no longer than to the deadline of the requests at work;
+ * begins with the next ones. False once every request has its result. */
 bool kvc_stage_advance(struct kvc_stage_job *job, uint64_t until_ns);
 
 /* Waits for the results that are left. */
