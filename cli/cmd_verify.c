@@ -144,7 +144,9 @@ static int summarize(struct verify_run *run, bool complete)
 		       run->statuses[KVC_CORRUPT], run->statuses[KVC_MISS],
 		       run->objects - run->statuses[KVC_OK] - run->statuses[KVC_CORRUPT] -
 			       run->statuses[KVC_MISS],
-		       complete ? "" : " (interrupted)");
+		       complete		 ? "" :
+		       cli_interrupted() ? " (interrupted)" :
+					   " (incomplete)");
 		return 0;
 	}
 	statuses = json_object();
@@ -179,6 +181,8 @@ int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv)
 	rc = kvc_store_verify(cli->store, arguments.id, arguments.remove, verified, &run);
 	cli_progress_end(&run.progress);
 	if (rc < 0 && !(rc == -EINTR && cli_interrupted())) {
+		/* What could be verified is told all the same. */
+		(void)summarize(&run, false);
 		rc = cli_fail(cli, rc, "verify%s%.80s", arguments.id ? " " : "",
 			      arguments.id ? arguments.id : "");
 	} else if (rc == 0 && arguments.id && run.objects == 0) {

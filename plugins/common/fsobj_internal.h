@@ -116,8 +116,15 @@ struct fsobj_walk {
 		     size_t path_bytes);
 	/* For each folder; false = do not go there. */
 	bool (*enter)(struct fsobj_walk *walk, const char *path, size_t path_bytes);
+	/* What could not be looked at, with a negative errno; -EXDEV: another file system, which is
+	 * not walked into. The walk goes on. NULL: it is passed over, but for a lack of descriptors
+	 * or memory, which ends the walk. */
+	void (*unread)(struct fsobj_walk *walk, const char *path, int error);
 	void *context;
 };
-int fsobj_walk_run(struct fsobj_root *root, struct fsobj_walk *walk);
+/* Walks from the folder at folder[0..folder_bytes) below the root ("" = the root itself). A folder
+ * that is not there has no entries. */
+int fsobj_walk_run(struct fsobj_root *root, struct fsobj_walk *walk, const char *folder,
+		   size_t folder_bytes);
 
 #endif

@@ -303,7 +303,7 @@ static int reclaim_round(struct reclaim *reclaim, int folder_fd)
 	leases_judge(reclaim, folder_fd);
 	/* Without a dead writer there is nothing to look for, and no folder is listed. */
 	if (reclaim->dead_count > 0)
-		error = fsobj_walk_run(reclaim->root, &walk);
+		error = fsobj_walk_run(reclaim->root, &walk, "", 0);
 	for (uint32_t i = 0; i < reclaim->dead_count; i++) {
 		if (error == 0 && !reclaim->dead[i].kept &&
 		    unlinkat(folder_fd, reclaim->dead[i].uuid, 0) == 0)

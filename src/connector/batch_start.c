@@ -91,7 +91,7 @@ int kvc_batch_start(struct kvc_store *store, struct kvc_transfer *transfers, siz
 		return kvc_fail(rc, "no I/O thread could be started");
 	batch = calloc(1, sizeof(*batch));
 	if (!batch)
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a batch of %zu transfers", count);
 	batch->job.run = run_batch;
 	batch->store = store;
 	batch->transfers = transfers;

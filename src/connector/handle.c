@@ -102,6 +102,7 @@ int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_param
 {
 	const struct kvc_settings *settings;
 	struct kvc_namespace *ns;
+	const unsigned mark = kvc_fail_mark();
 	bool nixl;
 	int rc;
 
@@ -113,7 +114,7 @@ int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_param
 	ns = calloc(1, sizeof(*ns));
 	if (!ns || !kvc_connector_of(store)) {
 		free(ns);
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a namespace");
 	}
 	settings = store->settings;
 	nixl = settings->naming == KVC_NAMING_NIXL;
@@ -137,7 +138,8 @@ fini_identity:
 	kvc_namespace_identity_fini(&ns->identity);
 free_ns:
 	free(ns);
-	return rc;
+	return kvc_fail_since(mark, rc, "namespace of model %.80s",
+			      params->model_id ? params->model_id : "(none)");
 }
 
 int kvc_namespace_close(struct kvc_namespace *ns)
@@ -190,9 +192,19 @@ static int refuse_read_only(const struct kvc_store *store)
 	return 0;
 }
 
+/* What else lies in a namespace's folders is not ours to remove. */
+static bool is_object_name(const char *name, size_t bytes, const char *id)
+{
+	struct kvc_name_parts parts;
+
+	(void)id;
+	return kvc_name_parse(name, bytes, &parts) == 0;
+}
+
 int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry_run,
 			struct kvc_clear_report *out)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_clear_report report;
 	bool nixl;
 	uint64_t hash;
@@ -209,12 +221,10 @@ int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry_run,
 	if (!dry_run)
 		rc = refuse_read_only(store);
 	if (!rc)
-		rc = kvc_walk_clear(store, id, dry_run, nixl ? kvc_name_nixl_belongs : NULL,
-				    &report);
+		rc = kvc_walk_clear(store, id, dry_run,
+				    nixl ? kvc_name_nixl_belongs : is_object_name, &report);
 	if (rc)
-		return rc;
-	if (report.objects == 0 && report.failed == 0)
-		return kvc_fail(-ENOENT, "no root has objects of namespace \"%s\"", id);
+		return kvc_fail_since(mark, rc, "clearing %.80s", id);
 	report.size = out->size;
 	*out = report;
 	return report.failed ? -EIO : 0;
@@ -259,8 +269,7 @@ static int look_at_objects(struct kvc_pool *pool)
 			pool->object_bytes_max = shape->stored_bytes;
 		/* The second page tells whether all others are aligned, too. */
 		if (pool->zero_copy)
-			pool->zero_copy =
-				page_zero_copy(pool, o, 0) && page_zero_copy(pool, o, 1);
+			pool->zero_copy = page_zero_copy(pool, o, 0) && page_zero_copy(pool, o, 1);
 	}
 	for (size_t r = 0; r < store->root_count; r++) {
 		const uint64_t limit = store->roots[r]->attributes.max_object_bytes;
@@ -297,6 +306,7 @@ static int make_rules(struct kvc_pool *pool)
 int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params,
 		  struct kvc_pool **out)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_pool *pool;
 	int rc;
 
@@ -307,7 +317,7 @@ int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params
 		return rc;
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a pool");
 	pool->ns = ns;
 	pool->object_kind = params->flags & KVC_POOL_MARKER ? KVC_OBJECT_MARKER : KVC_OBJECT_PAGE;
 	rc = kvc_geometry_init(&pool->geometry, params, &ns->identity,
@@ -332,7 +342,7 @@ fini_geometry:
 	kvc_geometry_fini(&pool->geometry);
 free_pool:
 	free(pool);
-	return rc;
+	return kvc_fail_since(mark, rc, "pool %.80s", params->name ? params->name : "(none)");
 }
 
 int kvc_pool_close(struct kvc_pool *pool)

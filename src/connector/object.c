@@ -36,10 +36,12 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 	const struct kvc_settings *settings = store->settings;
 	struct single *single = calloc(1, sizeof(*single));
 	struct kvc_request *request;
+	const unsigned mark = kvc_fail_mark();
 
-	*out_rc = -ENOMEM;
-	if (!single)
+	if (!single) {
+		*out_rc = kvc_fail(-ENOMEM, "a single object of pool %s: no memory", pool_name);
 		return NULL;
+	}
 	if (timeout_ms == 0)
 		timeout_ms = op == KVC_GET    ? settings->get_timeout_ms :
 			     op == KVC_EXISTS ? settings->exists_timeout_ms :
@@ -86,6 +88,7 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 
 fail:
 	free(single);
+	(void)kvc_fail_since(mark, *out_rc, "a single object of pool %.80s", pool_name);
 	return NULL;
 }
 
@@ -112,7 +115,11 @@ static int errno_of(const struct kvc_request *request)
 {
 	const struct kvc_result *result = &request->result;
 	const char *cause = kvc_cause_name(result->cause);
+	const int error = result->error ? result->error : EIO;
 
+	if (result->cause == KVC_CAUSE_CAPACITY)
+		return kvc_fail(-error, "%s/%s: %s", request->root->location, request->name,
+				kvc_root_limit_text(request->root));
 	switch (result->status) {
 	case KVC_OK:
 		return 0;
@@ -121,9 +128,8 @@ static int errno_of(const struct kvc_request *request)
 	case KVC_CORRUPT:
 		return kvc_fail(-EBADMSG, "%s: corrupt (%s)", request->name, cause);
 	default:
-		return kvc_fail(result->error ? -result->error : -EIO, "%s/%s: %s: %s",
-				request->root->location, request->name, cause,
-				strerror(result->error ? result->error : EIO));
+		return kvc_fail(-error, "%s/%s: %s: %s", request->root->location, request->name,
+				cause, strerror(error));
 	}
 }
 
@@ -155,8 +161,7 @@ static int single_run(struct kvc_namespace *ns, struct single *single)
 }
 
 /* Reads the trailer of what was found. 0, or a negative errno as kvc_trailer_decode() has it. */
-static int read_trailer(const struct single *single, uint64_t object_bytes,
-			struct kvc_trailer *out)
+static int read_trailer(const struct single *single, uint64_t object_bytes, struct kvc_trailer *out)
 {
 	const struct kvc_request *request = &single->request;
 	uint8_t *block;
@@ -188,10 +193,9 @@ static struct kvc_result judge(const struct single *single, int rc, uint64_t obj
 	case 0:
 		if (object_bytes == trailer->stored_bytes)
 			return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
-		return kvc_result_make(KVC_MISS,
-				       object_bytes < trailer->stored_bytes ? KVC_CAUSE_SHORT :
-									      KVC_CAUSE_LONG,
-				       0);
+		return kvc_result_make(
+			KVC_MISS,
+			object_bytes < trailer->stored_bytes ? KVC_CAUSE_SHORT : KVC_CAUSE_LONG, 0);
 	case -ENOMSG:
 		if (single->request.root->store->settings->verify == KVC_VERIFY_IF_PRESENT)
 			return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
@@ -387,24 +391,30 @@ static int list_object(void *context, const struct kvc_object_info *info)
 
 int kvc_object_list(struct kvc_store *store, const char *id, kvc_object_fn fn, void *context)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct list list = { .fn = fn, .context = context };
+	int rc;
 
 	if (!store || !fn)
 		return kvc_fail(-EINVAL, "kvc_object_list: an argument is NULL");
 	list.nixl = store->settings->naming == KVC_NAMING_NIXL;
-	return kvc_walk_list(store, id, list.nixl ? kvc_name_nixl_belongs : NULL, list_object,
-			     &list);
+	rc = kvc_walk_list(store, id, list.nixl ? kvc_name_nixl_belongs : NULL, list_object, &list);
+	return kvc_fail_since(mark, rc, "listing %s", id ? id : "objects");
 }
 
 int kvc_store_verify(struct kvc_store *store, const char *id, int remove, kvc_verify_fn fn,
 		     void *context)
 {
+	const unsigned mark = kvc_fail_mark();
+	int rc;
+
 	if (!store || !fn)
 		return kvc_fail(-EINVAL, "kvc_store_verify: an argument is NULL");
-	return kvc_walk_verify(
-		store, id,
-		store->settings->naming == KVC_NAMING_NIXL ? kvc_name_nixl_belongs : NULL,
-		remove != 0, fn, context);
+	rc = kvc_walk_verify(store, id,
+			     store->settings->naming == KVC_NAMING_NIXL ? kvc_name_nixl_belongs :
+									  NULL,
+			     remove != 0, fn, context);
+	return kvc_fail_since(mark, rc, "verifying %s", id ? id : "objects");
 }
 
 static int tell_where(const struct kvc_request *request, const char *path, const char *pool_name,
@@ -428,6 +438,7 @@ int kvc_object_where(struct kvc_namespace *ns, const char *pool_name, struct kvc
 		     kvc_object_fn fn, void *context)
 {
 	struct single *single;
+	unsigned mark;
 	int rc;
 
 	if (!ns || !pool_name || !fn || (!key.data && key.bytes > 0))
@@ -435,13 +446,17 @@ int kvc_object_where(struct kvc_namespace *ns, const char *pool_name, struct kvc
 	single = single_new(ns, pool_name, key, KVC_EXISTS, 0, &rc);
 	if (!single)
 		return rc;
-	rc = tell_where(&single->request, single->path, pool_name, key, fn, context);
+	mark = kvc_fail_mark();
+	rc = kvc_fail_since(mark,
+			    tell_where(&single->request, single->path, pool_name, key, fn, context),
+			    "telling where %s is", single->name);
 	single_free(single);
 	return rc;
 }
 
 int kvc_pool_where(struct kvc_pool *pool, struct kvc_key key, kvc_object_fn fn, void *context)
 {
+	const unsigned mark = kvc_fail_mark();
 	const struct kvc_geometry *geometry;
 	int rc = 0;
 
@@ -467,5 +482,5 @@ int kvc_pool_where(struct kvc_pool *pool, struct kvc_key key, kvc_object_fn fn, 
 		if (rc >= 0)
 			rc = tell_where(&request, path, geometry->pool_name, key, fn, context);
 	}
-	return rc;
+	return kvc_fail_since(mark, rc, "telling where a page of pool %s is", geometry->pool_name);
 }

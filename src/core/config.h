@@ -51,11 +51,13 @@ enum kvc_selection {
  *            with commas. For a plugin from plugin_dir: what was given, unchecked, to be run
  *            through kvc_options_validate() with the plugin's own table
  * @table_known  false for a plugin from plugin_dir
+ * @touched      an option of it was given, in whatever way
  */
 struct kvc_candidate {
 	char *plugin;
 	bool valid;
 	bool table_known;
+	bool touched;
 	char *reason;
 	struct kvc_setting *settings;
 	size_t setting_count;

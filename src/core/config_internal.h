@@ -31,7 +31,8 @@ struct kvc_config {
  * @flat        given plugin option at the top level -> value as read
  * @origins     path -> where a value came from; absent = default
  * @warnings    texts
- * @candidates  of {"plugin", "valid", "reason", "table_known", "values": option -> value}
+ * @candidates  of {"plugin", "valid", "reason", "table_known", "touched",
+ *              "values": option -> value}
  * @stacked     the same for every known section, without the flat keys
  */
 struct kvc_effective {

@@ -179,6 +179,7 @@ static int copy_candidates(const json_t *list, struct kvc_candidate **out, size_
 		reason = json_string_value(json_object_get(entry, "reason"));
 		candidates[i].valid = json_is_true(json_object_get(entry, "valid"));
 		candidates[i].table_known = json_is_true(json_object_get(entry, "table_known"));
+		candidates[i].touched = json_is_true(json_object_get(entry, "touched"));
 		candidates[i].plugin = strdup(json_string_value(json_object_get(entry, "plugin")));
 		candidates[i].reason = reason ? strdup(reason) : NULL;
 		if (!candidates[i].plugin || (reason && !candidates[i].reason))

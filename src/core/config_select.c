@@ -16,6 +16,7 @@ struct draft {
 	const struct kvc_section *section; /* NULL: a plugin from plugin_dir */
 	json_t *values;
 	char *reason;
+	bool touched; /* something of it was given */
 };
 
 static int set_reason(struct draft *draft, char *reason)
@@ -115,9 +116,9 @@ static int finish(struct draft *draft, json_t *list)
 {
 	json_t *entry;
 
-	entry = json_pack("{s:s, s:b, s:b, s:s?, s:O}", "plugin", draft->plugin, "valid",
-			  draft->reason == NULL, "table_known", draft->section != NULL, "reason",
-			  draft->reason, "values", draft->values);
+	entry = json_pack("{s:s, s:b, s:b, s:b, s:s?, s:O}", "plugin", draft->plugin, "valid",
+			  draft->reason == NULL, "table_known", draft->section != NULL, "touched",
+			  draft->touched, "reason", draft->reason, "values", draft->values);
 	return json_array_append_new(list, entry) < 0 ? -ENOMEM : 0;
 }
 
@@ -145,6 +146,7 @@ static int add_candidate(struct kvc_effective *effective, const char *plugin, bo
 
 	draft.values = values ? json_copy(values) : json_object();
 	rc = draft.values ? judge(effective, &draft, with_flat) : -ENOMEM;
+	draft.touched = json_object_size(draft.values) > 0;
 	if (rc == 0)
 		rc = add_defaults(&draft);
 	if (rc == 0)

@@ -269,6 +269,7 @@ static json_t *candidates_json(const struct kvc_effective *effective)
 
 		(void)json_object_del(copy, "values");
 		(void)json_object_del(copy, "table_known");
+		(void)json_object_del(copy, "touched");
 		if (json_array_append_new(out, copy) < 0) {
 			json_decref(out);
 			return NULL;

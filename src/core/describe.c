@@ -23,9 +23,11 @@ const char *kvc_root_state(const struct kvc_root *root)
 {
 	if (atomic_load_explicit(&root->suspect, memory_order_relaxed))
 		return "suspect";
-	if (root->read_only)
+	if (root->read_only && !root->opened_read_only)
 		return "read-only";
-	return root->writes_refused ? "reads only" : "ok";
+	if (root->writes_refused)
+		return "reads only";
+	return root->opened_read_only ? "ok (opened read-only)" : "ok";
 }
 
 static const char *deadline_word(const struct kvc_root *root)
@@ -75,13 +77,33 @@ static void fact(struct kvc_text *text, bool json, bool *first, const char *name
 	*first = false;
 }
 
+/* What is counted, and how far that can be trusted before a recount. */
+static void own_fact(struct kvc_text *text, bool json, bool *first, const struct kvc_root *root)
+{
+	const char *how = "";
+	char line[160];
+	uint64_t bytes, objects;
+
+	if (kvc_usage_is_new(root->usage)) {
+		if (root->read_only) {
+			fact(text, json, first, "own", "not counted by a read-only open");
+			return;
+		}
+		how = kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
+							 ", as counted by this process";
+	}
+	kvc_usage_total(root->usage, &bytes, &objects);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects%s", bytes,
+		       objects, how);
+	fact(text, json, first, "own", line);
+}
+
 static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 {
 	struct kvc_attributes now = { .size = sizeof(now) };
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	const struct kvc_plugin *ops = &root->backend->module->ops;
 	char line[160];
-	uint64_t bytes, objects;
 	bool first = true;
 
 	/* What holds now, as far as it can be asked without waiting. */
@@ -100,10 +122,7 @@ static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 	fact(text, json, &first, "deadline", deadline_word(root));
 	if (now.note[0])
 		fact(text, json, &first, "note", now.note);
-	kvc_usage_total(root->usage, &bytes, &objects);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects%s", bytes,
-		       objects, kvc_usage_is_new(root->usage) ? " since it was opened" : "");
-	fact(text, json, &first, "own", line);
+	own_fact(text, json, &first, root);
 	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED &&
 	    ops->usage(root->handle, &usage) == 0) {
 		(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes",
@@ -219,6 +238,7 @@ static int check_usage_array(struct kvc_root_usage *out, size_t count, size_t st
 
 int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out, size_t count)
 {
+	const unsigned mark = kvc_fail_mark();
 	size_t stride;
 	int rc;
 
@@ -234,10 +254,10 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 		if (recount || kvc_usage_is_new(store->roots[r]->usage))
 			rc = kvc_walk_recount(store->roots[r]);
 	for (size_t r = 0; r < count && !rc; r++)
-		fill_usage(store->roots[r],
-			   (struct kvc_root_usage *)((char *)out + r * stride));
+		fill_usage(store->roots[r], (struct kvc_root_usage *)((char *)out + r * stride));
 	kvc_store_leave(store);
-	return rc ? rc : (int)store->root_count;
+	return rc ? kvc_fail_since(mark, rc, "counting what the roots hold") :
+		    (int)store->root_count;
 }
 
 static void root_gauges(struct kvc_text *text, struct kvc_store *store)
@@ -320,6 +340,7 @@ static int list_plugin(void *context, const char *name)
 int kvc_plugin_list(const struct kvc_config *config, kvc_plugin_fn fn, void *context)
 {
 	struct kvc_settings *settings;
+	const unsigned mark = kvc_fail_mark();
 	struct plugin_list *list;
 	int rc;
 
@@ -331,13 +352,15 @@ int kvc_plugin_list(const struct kvc_config *config, kvc_plugin_fn fn, void *con
 	list = calloc(1, sizeof(*list));
 	if (!list) {
 		kvc_settings_free(settings);
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a list of plugins");
 	}
 	*list = (struct plugin_list){ .settings = settings, .fn = fn, .context = context };
 	for (size_t i = 0; i < settings->section_count && !rc; i++)
 		rc = list_plugin(list, settings->sections[i].plugin);
 	if (!rc)
 		rc = kvc_module_scan(settings->plugin_dir, list_plugin, list);
+	rc = kvc_fail_since(mark, rc, "listing plugins%s%s", *settings->plugin_dir ? " of " : "",
+			    settings->plugin_dir);
 	free(list);
 	kvc_settings_free(settings);
 	return rc;

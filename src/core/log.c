@@ -11,6 +11,8 @@
 #define DETAIL_BYTES 1024
 
 static _Thread_local char last_error[DETAIL_BYTES];
+static _Thread_local int last_code;
+static _Thread_local unsigned failures;
 
 static pthread_rwlock_t sink_lock = PTHREAD_RWLOCK_INITIALIZER;
 static kvc_log_fn sink;
@@ -41,7 +43,27 @@ int kvc_fail(int error, const char *format, ...)
 	(void)vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	memcpy(last_error, text, sizeof(text));
+	last_code = error;
+	failures++;
 	return error;
+}
+
+unsigned kvc_fail_mark(void)
+{
+	return failures;
+}
+
+int kvc_fail_since(unsigned mark, int error, const char *format, ...)
+{
+	char text[DETAIL_BYTES];
+	va_list args;
+
+	if (error >= 0 || (failures != mark && last_code == error))
+		return error;
+	va_start(args, format);
+	(void)vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return kvc_fail(error, "%s: %s", text, strerror(-error));
 }
 
 void kvc_log(int level, const char *format, ...)

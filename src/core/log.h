@@ -12,6 +12,18 @@
  * an error calls it; callers pass the code on. */
 int kvc_fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/*
+ * For public functions, whose failures always have a text of their own:
+ *	const unsigned mark = kvc_fail_mark();
+ *	...
+ *	return kvc_fail_since(mark, rc, "listing %s", id);
+ * When nothing below has told of this error since the mark (no memory, a callback that stopped),
+ * the text is what was being done and the errno. Returns error; does nothing when it is none.
+ */
+unsigned kvc_fail_mark(void);
+int kvc_fail_since(unsigned mark, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
 /* One line to the log callback. Nothing is printed when no callback is set. */
 void kvc_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -153,6 +153,7 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 			struct kvc_region **out)
 {
 	const struct kvc_plugin *ops;
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_region *region;
 	int rc;
 
@@ -201,11 +202,13 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 	*out = region;
 unlock:
 	pthread_mutex_unlock(&store->register_lock);
-	return rc;
+	return kvc_fail_since(mark, rc, "registering %llu bytes of memory",
+			      (unsigned long long)memory->bytes);
 }
 
 int kvc_memory_deregister(struct kvc_region *region)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_store *store;
 	int rc = 0;
 
@@ -231,5 +234,5 @@ int kvc_memory_deregister(struct kvc_region *region)
 	free(region);
 unlock:
 	pthread_mutex_unlock(&store->register_lock);
-	return rc;
+	return kvc_fail_since(mark, rc, "deregistering memory");
 }

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #define IDENTITY_NAME KVC_HOUSEKEEPING_FOLDER "/root.json"
 #define CONTROL_NS    (5 * UINT64_C(1000000000)) /* for one housekeeping I/O */
@@ -92,8 +93,8 @@ struct one {
 /* The slot's memory is used for the data, so that nothing of the caller's is ever left behind. */
 static int64_t run_one(struct kvc_root *root, const struct one *one, struct kvc_completion *out)
 {
-	const uint64_t deadline_ns =
-		one->deadline_ns ? one->deadline_ns : kvc_now_ns() + CONTROL_NS;
+	const uint64_t deadline_ns = one->deadline_ns ? one->deadline_ns :
+							kvc_now_ns() + CONTROL_NS;
 	struct kvc_completion done = { .result = 0 };
 	struct kvc_queue *queue;
 	struct kvc_slot *slot;
@@ -332,6 +333,15 @@ static int check_attributes(struct kvc_root *root)
 	return 0;
 }
 
+/* Whether the folder could not be written to by anybody. */
+static bool is_on_read_only_mount(const struct kvc_root *root)
+{
+	struct statvfs fs;
+
+	return root->attributes.local_path && statvfs(root->attributes.local_path, &fs) == 0 &&
+	       (fs.f_flag & ST_RDONLY);
+}
+
 static int open_handle(struct kvc_root *root)
 {
 	const struct kvc_plugin *ops = &root->backend->module->ops;
@@ -363,6 +373,7 @@ static int open_handle(struct kvc_root *root)
 		(void)ops->root_close(root->handle);
 		return rc;
 	}
+	root->opened_read_only = root->read_only && !is_on_read_only_mount(root);
 	if (root->attributes.flags & KVC_ATTRIBUTE_READ_ONLY)
 		root->read_only = true;
 	if (root->attributes.note[0]) {
@@ -437,6 +448,13 @@ uint64_t kvc_root_room(struct kvc_root *root)
 		room = spare < room ? spare : room;
 	}
 	return room;
+}
+
+const char *kvc_root_limit_text(const struct kvc_root *root)
+{
+	if (!root->min_free_bytes)
+		return "over capacity";
+	return root->capacity_bytes ? "over capacity, or under min_free" : "under min_free";
 }
 
 int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
@@ -523,13 +541,15 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 
 void kvc_root_warn(struct kvc_root *root, enum kvc_root_warning kind, const char *what, int error)
 {
+	const char *cause;
 	uint32_t dropped;
 
 	if (!kvc_log_allowed(&root->warnings[kind], 1, &dropped))
 		return;
+	cause = error ? strerror(error) : kvc_root_limit_text(root);
 	if (dropped)
 		kvc_log(KVC_LOG_WARNING, "%s: %s: %s (and %u more like it)", root->location, what,
-			strerror(error), dropped);
+			cause, dropped);
 	else
-		kvc_log(KVC_LOG_WARNING, "%s: %s: %s", root->location, what, strerror(error));
+		kvc_log(KVC_LOG_WARNING, "%s: %s: %s", root->location, what, cause);
 }

@@ -46,6 +46,7 @@ struct kvc_root {
 	uint8_t uuid[16];
 	char uuid_text[37];
 	bool read_only;
+	bool opened_read_only;	 /* by the caller: no property of the root */
 	bool writes_refused;	 /* an unknown ro_compat word in root.json */
 	uint64_t capacity_bytes; /* of own objects, 0 = no limit */
 	uint64_t min_free_bytes; /* of the device, 0 = no limit */
@@ -80,6 +81,9 @@ enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
 /* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without such a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);
 
+/* What KVC_CAUSE_CAPACITY means there: no errno says that it is a limit of the configuration. */
+const char *kvc_root_limit_text(const struct kvc_root *root);
+
 /* Whole small objects of housekeeping (root.json, namespace.json), in the calling thread.
  * read: the bytes, at most `capacity`; write: -EEXIST when if_absent and it is there. The content
  * is padded with spaces to whole blocks. */
@@ -99,7 +103,7 @@ int kvc_root_stat_until(struct kvc_root *root, const char *name, uint64_t deadli
 			struct kvc_completion *out);
 int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2]);
 
-/* Logs once per 10 s and root what kind of thing goes wrong. */
+/* Logs once per 10 s and root what kind of thing goes wrong. error 0: kvc_root_limit_text(). */
 void kvc_root_warn(struct kvc_root *root, enum kvc_root_warning kind, const char *what, int error);
 
 #endif

@@ -303,6 +303,7 @@ int kvc_stats_pages(const char *path, kvc_stats_page_fn fn, void *context)
 {
 	const struct dirent *entry;
 	DIR *entries;
+	unsigned mark;
 	int fd, rc = 0;
 
 	if (!path || !fn)
@@ -315,8 +316,9 @@ int kvc_stats_pages(const char *path, kvc_stats_page_fn fn, void *context)
 		close(fd);
 		return kvc_fail(-ENOMEM, "%s: its stats pages cannot be read", path);
 	}
+	mark = kvc_fail_mark();
 	while (rc == 0 && (entry = readdir(entries)))
 		rc = visit_page(fd, entry->d_name, fn, context);
 	closedir(entries);
-	return rc;
+	return kvc_fail_since(mark, rc, "%s: reading its stats pages", path);
 }

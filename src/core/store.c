@@ -99,8 +99,6 @@ static int add_root(struct kvc_store *store, const char *location)
 	struct kvc_root *root;
 	int rc;
 
-	if (store->root_count >= KVC_ROOTS_MAX)
-		return kvc_fail(-EINVAL, "storage_dirs: more than %u roots", KVC_ROOTS_MAX);
 	rc = kvc_root_open(store, store->backend, location, store->read_only, &root);
 	if (rc)
 		return rc;
@@ -124,6 +122,10 @@ static int open_roots(struct kvc_store *store)
 
 	if (store->backend->module->ops.flags & KVC_PLUGIN_LOCATES)
 		return add_root(store, "");
+	/* Before any of them is made. */
+	if (settings->storage_dir_count > KVC_ROOTS_MAX)
+		return kvc_fail(-EINVAL, "storage_dirs: %zu directories, at most %u are possible",
+				settings->storage_dir_count, KVC_ROOTS_MAX);
 	for (size_t i = 0; i < settings->storage_dir_count && !rc; i++)
 		rc = add_root(store, settings->storage_dirs[i]);
 	return rc;
@@ -163,70 +165,88 @@ static int try_candidate(struct kvc_store *store, const struct kvc_candidate *ca
 	return rc;
 }
 
-/* Appends "plugin: reason" to the list of those passed over. */
-static int pass_over(struct kvc_store *store, const char *plugin, const char *reason)
+/* Appends "plugin: reason" to a list, with what stands between two of them. */
+static int add_reason(char **list, const char *between, const char *plugin, const char *reason)
 {
 	char *text = NULL;
 
-	if (asprintf(&text, "%s%s%s: %s", store->passed_over ? store->passed_over : "",
-		     store->passed_over ? "\n" : "", plugin, reason) < 0)
+	if (asprintf(&text, "%s%s%s: %s", *list ? *list : "", *list ? between : "", plugin,
+		     reason) < 0)
 		return -ENOMEM;
-	free(store->passed_over);
-	store->passed_over = text;
+	free(*list);
+	*list = text;
 	return 0;
 }
 
-/* Lines as one, "; " between them. For free(). */
-static char *join_lines(const char *lines)
+/*
+ * Whether the caller has something to do with a candidate that was not taken: named it, set an
+ * option of it, or has what it takes to get beyond configuration and files. The others are neither
+ * built nor configured, and would only hide the cause.
+ */
+static bool is_of_interest(const struct kvc_store *store, const struct kvc_candidate *candidate,
+			   enum progress progress)
 {
-	char *text = malloc(2 * strlen(lines) + 1);
-	char *to = text;
+	return store->settings->selection != KVC_SELECTION_AUTO || candidate->touched ||
+	       progress > GOT_CONFIGURATION;
+}
 
-	if (!text)
-		return NULL;
-	for (; *lines; lines++) {
-		*to++ = *lines == '\n' ? ';' : *lines;
-		if (*lines == '\n')
-			*to++ = ' ';
-	}
-	*to = '\0';
-	return text;
+/* One-line lists of refusals. */
+struct refusals {
+	char *all;
+	char *told; /* those that the caller has to do with */
+};
+
+static int note_refusal(struct kvc_store *store, const struct kvc_candidate *candidate,
+			enum progress progress, bool last, struct refusals *refusals)
+{
+	/* The user named them: not being able to take one is worth a line. */
+	const int level = store->settings->selection != KVC_SELECTION_AUTO && !last ?
+				  KVC_LOG_WARNING :
+				  KVC_LOG_DEBUG;
+	const char *reason = kvc_last_error();
+	int rc = add_reason(&store->passed_over, "\n", candidate->plugin, reason);
+
+	if (!rc)
+		rc = add_reason(&refusals->all, "; ", candidate->plugin, reason);
+	if (!rc && is_of_interest(store, candidate, progress))
+		rc = add_reason(&refusals->told, "; ", candidate->plugin, reason);
+	kvc_log(level, "plugin %s is passed over: %s", candidate->plugin, reason);
+	return rc;
 }
 
 static int choose(struct kvc_store *store, uint32_t flags)
 {
 	const struct kvc_settings *settings = store->settings;
 	enum progress best = GOT_CONFIGURATION;
-	char *one_line;
-	int best_rc = -ENODEV;
+	struct refusals refusals = { .all = NULL };
+	int rc = 0, best_rc = -ENODEV;
 
-	for (size_t i = 0; i < settings->candidate_count; i++) {
+	for (size_t i = 0; i < settings->candidate_count && !rc; i++) {
 		const struct kvc_candidate *candidate = &settings->candidates[i];
 		enum progress progress;
-		int rc = try_candidate(store, candidate, flags, &progress);
 
+		rc = try_candidate(store, candidate, flags, &progress);
 		if (rc == 0)
-			return 0;
+			goto out;
+		/* What is stuck in it cannot be left. */
 		if (store->backend)
-			return rc;
+			goto out;
 		if (progress > best) {
 			best = progress;
 			best_rc = rc;
 		}
-		rc = pass_over(store, candidate->plugin, kvc_last_error());
-		if (rc)
-			return rc;
-		/* The user named them: not being able to take one is worth a line. */
-		if (settings->selection != KVC_SELECTION_AUTO && i + 1 < settings->candidate_count)
-			kvc_log(KVC_LOG_WARNING, "plugin %s is passed over: %s", candidate->plugin,
-				kvc_last_error());
+		rc = note_refusal(store, candidate, progress, i + 1 == settings->candidate_count,
+				  &refusals);
 	}
-	one_line = join_lines(store->passed_over ? store->passed_over : "none is configured");
-	if (!one_line)
-		return -ENOMEM;
-	best_rc = kvc_fail(best_rc, "no usable plugin: %s", one_line);
-	free(one_line);
-	return best_rc;
+	if (!rc)
+		rc = kvc_fail(best_rc, "no usable plugin: %s",
+			      refusals.told ? refusals.told :
+			      refusals.all  ? refusals.all :
+					      "none is configured");
+out:
+	free(refusals.told);
+	free(refusals.all);
+	return rc;
 }
 
 /* ---------------------------------------------------------------- housekeeping */
@@ -391,6 +411,7 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 		   struct kvc_store **out)
 {
 	const uint32_t flags = params ? params->flags : 0;
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_settings *settings;
 	struct kvc_store *store;
 	int rc;
@@ -406,11 +427,11 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 		return kvc_fail(-EINVAL, "kvc_store_open: flags has an unknown bit");
 	rc = kvc_config_resolve(config, &settings);
 	if (rc)
-		return rc;
+		return kvc_fail_since(mark, rc, "reading the configuration");
 	store = store_new(settings, flags);
 	if (!store) {
 		kvc_settings_free(settings);
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a store");
 	}
 	rc = kvc_counters_open(NULL, 0, &store->counters);
 	if (rc)
@@ -433,7 +454,7 @@ free_store:
 	/* Stuck I/O of a root still refers to the store. */
 	if (store->root_count == 0)
 		store_free(store);
-	return rc;
+	return kvc_fail_since(mark, rc, "opening a store");
 }
 
 int kvc_store_close(struct kvc_store *store)
@@ -477,6 +498,7 @@ int kvc_store_close(struct kvc_store *store)
 
 int kvc_store_selftest(struct kvc_store *store)
 {
+	const unsigned mark = kvc_fail_mark();
 	int rc;
 
 	if (!store)
@@ -485,7 +507,8 @@ int kvc_store_selftest(struct kvc_store *store)
 	rc = store->read_only ? kvc_fail(-EROFS, "a self-test writes: the store is read-only") :
 				kvc_selftest_roots(store);
 	kvc_store_leave(store);
-	return rc;
+	return kvc_fail_since(mark, rc, "the self-test of %s",
+			      store->root_count ? store->roots[0]->location : "no root");
 }
 
 int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out)

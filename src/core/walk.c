@@ -2,6 +2,7 @@
 #include "core/walk.h"
 
 #include "core/checksum.h"
+#include "core/folder.h"
 #include "core/format.h"
 #include "core/sized.h"
 #include "core/stats.h"
@@ -11,6 +12,7 @@
 #include "core/xfer.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,24 +27,10 @@ struct walk {
 	bool nixl;
 	kvc_walk_fn fn;
 	void *context;
+	bool stopped;	  /* by fn */
+	int error;	  /* of the first folder that could not be read; the others are walked */
+	char reason[512]; /* which, and why */
 };
-
-static bool is_lower_hex(const char *text, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (!((text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f')))
-			return false;
-	return true;
-}
-
-/* A namespace's folder: "<slug>-<16 hex>". Whatever else lies in a root is not ours. */
-static bool is_namespace(const char *folder)
-{
-	const size_t length = strlen(folder);
-
-	return length >= 18 && folder[0] != '.' && folder[length - 17] == '-' &&
-	       is_lower_hex(folder + length - 16, 16);
-}
 
 /* The parts of a path, by the naming; false: no object of ours. */
 static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const char *path)
@@ -59,12 +47,12 @@ static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const
 			return false;
 		memcpy(to->folder, at, length);
 		to->folder[length] = '\0';
-		if (!is_namespace(to->folder))
+		if (!kvc_folder_is_namespace(to->folder))
 			return false;
 		at = slash + 1;
 	}
 	if (hashed) {
-		if (strlen(at) < 4 || at[2] != '/' || !is_lower_hex(at, 2))
+		if (strlen(at) < 4 || at[2] != '/' || !kvc_folder_is_hash(at))
 			return false;
 		at += 3;
 	}
@@ -76,37 +64,106 @@ static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const
 
 static int walk_entry(void *context, const struct kvc_list_entry *entry)
 {
-	const struct walk *walk = context;
+	struct walk *walk = context;
 	struct kvc_walk_entry to = { .root = walk->root, .entry = entry };
+	int rc;
 
 	if (strncmp(entry->name, KVC_HOUSEKEEPING_FOLDER "/",
 		    strlen(KVC_HOUSEKEEPING_FOLDER) + 1) == 0 ||
 	    !take_apart(walk, &to, entry->name))
 		return 0;
-	return walk->fn(walk->context, &to);
+	rc = walk->fn(walk->context, &to);
+	walk->stopped = rc != 0;
+	return rc;
 }
 
-int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context)
+static void keep_error(struct walk *walk, int rc)
 {
-	struct walk walk = {
+	if (walk->error)
+		return;
+	walk->error = rc;
+	(void)snprintf(walk->reason, sizeof(walk->reason), "%s", kvc_last_error());
+}
+
+/* What begins with the prefix. What could not be read is kept for the end of the walk. */
+static int walk_prefix(struct walk *walk, const char *prefix)
+{
+	const struct kvc_root *root = walk->root;
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	const char *reason;
+	int rc;
+
+	(void)kvc_backend_reason();
+	rc = ops->list(root->handle, prefix, walk_entry, walk);
+	if (rc == 0 || walk->stopped)
+		return rc;
+	if (rc == -ENOTSUP)
+		return kvc_fail(rc, "plugin %s cannot list what it stores", ops->name);
+	reason = kvc_backend_reason();
+	if (*reason)
+		rc = kvc_fail(rc, "%s", reason);
+	else
+		rc = kvc_fail(rc, "%s/%s could not be listed: %s", root->location, prefix,
+			      strerror(-rc));
+	keep_error(walk, rc);
+	return 0;
+}
+
+static int walk_folder(void *context, const char *name)
+{
+	char prefix[NAME_MAX + 2];
+
+	(void)snprintf(prefix, sizeof(prefix), "%s/", name);
+	return walk_prefix(context, prefix);
+}
+
+static bool is_hash_folder(const char *name)
+{
+	return kvc_folder_is_hash(name) && strlen(name) == 2;
+}
+
+/*
+ * Walks what is ours and nothing else: in a root that is somebody's home, or "/", the other folders
+ * may be large, of another kind, or closed to us.
+ */
+static int walk_root(struct walk *walk, const char *id)
+{
+	const bool by_folder = walk->root->attributes.local_path &&
+			       (walk->root->attributes.flags & KVC_ATTRIBUTE_FOLDERS);
+	int rc;
+
+	/* What is no id is no namespace: nothing of it is there. */
+	if (id && !walk->nixl)
+		return kvc_folder_is_namespace(id) && strlen(id) <= NAME_MAX ?
+			       walk_folder(walk, id) :
+			       0;
+	if (!by_folder)
+		return walk_prefix(walk, "");
+	rc = kvc_folder_each(walk->root, walk->nixl ? is_hash_folder : kvc_folder_is_namespace,
+			     walk_folder, walk);
+	if (rc < 0 && !walk->stopped && rc != -ENOTSUP) {
+		keep_error(walk, rc);
+		rc = 0;
+	}
+	return rc;
+}
+
+static struct walk walk_of(struct kvc_root *root, kvc_walk_fn fn, void *context)
+{
+	return (struct walk){
 		.root = root,
 		.nixl = root->store->settings->naming == KVC_NAMING_NIXL,
 		.fn = fn,
 		.context = context,
 	};
-	char prefix[96] = "";
-	int rc;
+}
 
-	/* What is no id is no namespace: nothing of it is there. */
-	if (id && !walk.nixl && (strlen(id) + 1 >= sizeof(prefix) || !is_namespace(id)))
-		return 0;
-	if (id && !walk.nixl)
-		(void)snprintf(prefix, sizeof(prefix), "%s/", id);
-	rc = root->backend->module->ops.list(root->handle, prefix, walk_entry, &walk);
-	if (rc == -ENOTSUP)
-		return kvc_fail(rc, "plugin %s cannot list what it stores",
-				root->backend->module->ops.name);
-	return rc;
+int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context)
+{
+	struct walk walk = walk_of(root, fn, context);
+	const int rc = walk_root(&walk, id);
+
+	return rc || !walk.error ? rc : kvc_fail(walk.error, "%s", walk.reason);
 }
 
 /* ---------------------------------------------------------------- recount */
@@ -122,7 +179,7 @@ static uint64_t folder_hash(const char *folder)
 {
 	const size_t length = strlen(folder);
 
-	return is_namespace(folder) ? strtoull(folder + length - 16, NULL, 16) : 0;
+	return kvc_folder_is_namespace(folder) ? strtoull(folder + length - 16, NULL, 16) : 0;
 }
 
 static int recount_entry(void *context, const struct kvc_walk_entry *entry)
@@ -334,15 +391,22 @@ static void info_of(const struct kvc_walk_entry *entry, struct kvc_object_info *
 	};
 }
 
+/* Every root, also behind one that could not be read in full. */
 static int walk_all(struct kvc_store *store, const char *id, kvc_walk_fn fn, void *context)
 {
+	struct walk first = { .error = 0 };
 	int rc = 0;
 
 	kvc_store_enter(store);
-	for (size_t r = 0; r < store->root_count && !rc; r++)
-		rc = kvc_walk_root(store->roots[r], id, fn, context);
+	for (size_t r = 0; r < store->root_count && !rc; r++) {
+		struct walk walk = walk_of(store->roots[r], fn, context);
+
+		rc = walk_root(&walk, id);
+		if (walk.error && !first.error)
+			first = walk;
+	}
 	kvc_store_leave(store);
-	return rc;
+	return rc || !first.error ? rc : kvc_fail(first.error, "%s", first.reason);
 }
 
 /* In nixl naming all models share the folders. */
@@ -393,8 +457,8 @@ static int verify_one(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	result = verify_entry(entry, version);
 	if (walk->remove && result.status == KVC_CORRUPT && !root->read_only &&
-	    !root->writes_refused &&
-	    (version[0] || version[1]) && kvc_root_remove(root, entry->entry->name, version) == 0) {
+	    !root->writes_refused && (version[0] || version[1]) &&
+	    kvc_root_remove(root, entry->entry->name, version) == 0) {
 		kvc_usage_add(root->usage, folder_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
 		kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
@@ -414,9 +478,9 @@ int kvc_walk_verify(struct kvc_store *store, const char *id, kvc_walk_belongs_fn
 				  .verify_fn = fn,
 				  .context = context,
 				  .remove = remove };
-	const int rc = walk_all(store, id, count_entry, &walk);
-
-	return rc ? rc : walk_all(store, id, verify_one, &walk);
+	/* What the count could not read, the second walk tells. */
+	(void)walk_all(store, id, count_entry, &walk);
+	return walk_all(store, id, verify_one, &walk);
 }
 
 /* The path comes from outside; plugins rely on it to stay inside of the root. */
@@ -484,7 +548,7 @@ int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *
 		return kvc_fail(-ENOENT, "%s is no root of this store", root_path);
 	block = malloc(KVC_TRAILER_BYTES);
 	if (!block)
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a trailer");
 	kvc_store_enter(store);
 	rc = kvc_root_stat(root, path, &found);
 	if (rc == 0)
@@ -507,26 +571,53 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
 	struct kvc_root *root = entry->root;
+	int rc;
 
+	/* A foreign file stays. */
 	if (!is_asked_for(walk, entry))
 		return 0;
-	if (!walk->dry_run) {
-		const int rc = kvc_root_remove(root, entry->entry->name, NULL);
-
-		if (rc == -ENOENT)
-			return 0;
-		if (rc) {
-			walk->clear->failed++;
-			(void)kvc_fail(rc, "%s/%s: %s", root->location, entry->entry->name,
-				       strerror(-rc));
-			return 0;
-		}
+	rc = walk->dry_run ? 0 : kvc_root_remove(root, entry->entry->name, NULL);
+	if (rc == -ENOENT)
+		return 0;
+	if (rc) {
+		walk->clear->failed++;
+		(void)kvc_fail(rc, "%s/%s: %s", root->location, entry->entry->name, strerror(-rc));
+		return 0;
+	}
+	if (!walk->dry_run)
 		kvc_usage_add(root->usage, folder_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
-	}
 	walk->clear->objects++;
 	walk->clear->bytes += entry->entry->object_bytes;
 	return 0;
+}
+
+static int found_one(void *context, const struct kvc_walk_entry *entry)
+{
+	(void)context;
+	(void)entry;
+	return 1;
+}
+
+/* A namespace's description goes with its last object, and then its folders where there are some.
+ * True when there was a description. */
+static bool clear_rest(struct kvc_root *root, const char *id, bool dry_run)
+{
+	char path[NAME_MAX + sizeof("/" NAMESPACE_TEXT)];
+	struct kvc_completion found;
+	bool described;
+
+	if (!kvc_folder_is_namespace(id) || strlen(id) > NAME_MAX)
+		return false;
+	(void)snprintf(path, sizeof(path), "%s/" NAMESPACE_TEXT, id);
+	described = kvc_root_stat(root, path, &found) == 0;
+	/* Objects that came meanwhile, or files of others, keep it. */
+	if (!dry_run && kvc_walk_root(root, id, found_one, NULL) == 0) {
+		if (described)
+			(void)kvc_root_remove(root, path, NULL);
+		kvc_folder_prune(root, id);
+	}
+	return described;
 }
 
 int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
@@ -536,10 +627,21 @@ int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
 	struct info_walk walk = {
 		.store = store, .id = id, .belongs = belongs, .clear = &report, .dry_run = dry_run
 	};
-	const int rc = walk_all(store, id, clear_entry, &walk);
+	const bool nixl = store->settings->naming == KVC_NAMING_NIXL;
+	bool described = false;
+	int rc = walk_all(store, id, clear_entry, &walk);
 
 	if (rc)
 		return rc;
+	if (report.failed)
+		(void)kvc_fail(-EIO, "%llu of %llu objects could not be removed; the last: %s",
+			       (unsigned long long)report.failed,
+			       (unsigned long long)(report.failed + report.objects),
+			       kvc_last_error());
+	for (size_t r = 0; r < store->root_count && !nixl && !report.failed; r++)
+		described |= clear_rest(store->roots[r], id, dry_run);
+	if (!described && report.objects == 0 && report.failed == 0)
+		return kvc_fail(-ENOENT, "no root has a namespace \"%s\"", id);
 	*out = report;
 	return 0;
 }

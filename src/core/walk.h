@@ -19,10 +19,12 @@ struct kvc_walk_entry {
 };
 typedef int (*kvc_walk_fn)(void *context, const struct kvc_walk_entry *entry);
 
-/* Each object of namespace `id` (NULL: all) of one root; housekeeping is left out. */
+/* Each object of namespace `id` (NULL: all) of one root; housekeeping and folders that are not ours
+ * are left out. A folder of ours that cannot be read is an error, which names it, after everything
+ * else was walked. */
 int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context);
 
-/* In nixl naming, whether a file name is of the model; NULL where namespaces have folders. */
+/* Whether a file name is of the model or namespace; NULL: whatever lies in its folder. */
 typedef bool (*kvc_walk_belongs_fn)(const char *name, size_t bytes, const char *model);
 
 /* kvc_object_list(), kvc_store_verify() and kvc_namespace_clear() without the connector's part. */

@@ -90,7 +90,8 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 		kvc_root_warn(root, KVC_WARN_CORRUPT, kvc_cause_name(result->cause), EBADMSG);
 		break;
 	case KVC_FULL:
-		kvc_root_warn(root, KVC_WARN_FULL, "set", result->error);
+		kvc_root_warn(root, KVC_WARN_FULL, "set",
+			      result->cause == KVC_CAUSE_CAPACITY ? 0 : result->error);
 		break;
 	case KVC_DENIED:
 		kvc_root_warn(root,

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The folders of a root that are ours by their names: "<slug>-<16 hex>" for a namespace, two hex
+ * digits below it (or, in nixl naming, in the root). Whatever else lies in a root is nobody's
+ * business. Reader: core/walk.c.
+ */
+#ifndef KVC_CORE_FOLDER_H
+#define KVC_CORE_FOLDER_H
+
+#include "core/root.h"
+
+/* A namespace's folder name, as kvc_namespace_id() makes it. */
+bool kvc_folder_is_namespace(const char *name);
+/* Two lower-case hex digits; the text may go on. */
+bool kvc_folder_is_hash(const char *name);
+
+/*
+ * kvc_folder_each - calls fn for each folder right below the root whose name is_ours accepts.
+ * Only for roots with a local_path. A folder that cannot be read is an error, whose text names it.
+ * Non-zero from fn stops and is returned.
+ */
+int kvc_folder_each(const struct kvc_root *root, bool (*is_ours)(const char *name),
+		    int (*fn)(void *context, const char *name), void *context);
+
+/* Removes the empty hash folders of a namespace, and its folder once it is empty. Roots without a
+ * local_path have none. */
+void kvc_folder_prune(const struct kvc_root *root, const char *id);
+
+#endif
