@@ -187,10 +187,10 @@ static const struct argp bench_argp = {
 	.options = bench_options,
 	.parser = parse_option,
 	.doc = "Measures set, exists and get of batches of pages with fresh keys in the configured "
-	       "store. Cases are interleaved; each repetition writes new objects, finds them, reads "
-	       "them back and compares every byte; all are removed at the end.\v"
-	       "Shown are the median, the median absolute deviation, 10^9 bytes per second, and CPU "
-	       "time of the whole process per object. bench/run.sh compares with fio.",
+	       "store. Cases are interleaved; each repetition writes new objects, finds them, "
+	       "reads them back and compares every byte; all are removed at the end.\v"
+	       "Shown are the median, the median absolute deviation, 10^9 bytes per second, and "
+	       "CPU time of the whole process per object. bench/run.sh compares with fio.",
 };
 
 /* ---------------------------------------------------------------- one operation of all lanes */

@@ -44,8 +44,9 @@ static const struct argp list_argp = {
 	.options = list_options,
 	.parser = parse_list,
 	.args_doc = "[NAMESPACE]",
-	.doc = "Lists the namespaces with number and size of their objects, or the objects of one "
-	       "namespace: stored bytes, time, name. Exit code 3: nothing of that namespace is there."
+	.doc = "Lists the namespaces with number and size of their objects, or the objects of "
+	       "one namespace: stored bytes, time, name. Exit code 3: nothing of that namespace is "
+	       "there."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar ls\n"

@@ -51,7 +51,8 @@ enum {
 static const struct argp_option replay_options[] = {
 	{ "clients", OPTION_CLIENTS, "N", 0, "Client threads that share the store; default: 1", 0 },
 	{ "l2-pages", OPTION_TIER_PAGES, "N", 0,
-	  "A tier of N pages in front of the store (least recently used leaves first); default: none",
+	  "A tier of N pages in front of the store (least recently used leaves first); "
+	  "default: none",
 	  0 },
 	{ "limit", OPTION_LIMIT, "N", 0, "Only the first N requests", 0 },
 	{ "speed", OPTION_SPEED, "X", 0,
@@ -184,13 +185,13 @@ static const struct argp replay_argp = {
 	.options = replay_options,
 	.parser = parse_option,
 	.args_doc = "TRACE",
-	.doc = "Plays a request trace as a serving engine would: for each request, which pages of its "
-	       "prefix are stored, get of those, set of the rest. Page bytes are made from the key "
-	       "and compared on every get. Exit code 1 when a byte was wrong.\v"
+	.doc = "Plays a request trace as a serving engine would: for each request, which pages of "
+	       "its prefix are stored, get of those, set of the rest. Page bytes are made from the "
+	       "key and compared on every get. Exit code 1 when a byte was wrong.\v"
 	       "TRACE is in the Mooncake form, the compact form, or a recording of trace_file "
 	       "(docs/trace-format.md). Pages have 512 tokens in the Mooncake form and 64 in the "
-	       "others, unless --page-tokens is given. The hit rate counts the leading pages of a request that "
-	       "need not be computed; of a recording, the pages that get asked for. GB/s is "
+	       "others, unless --page-tokens is given. The hit rate counts the leading pages of a "
+	       "request that need not be computed; of a recording, the pages that get asked for. GB/s is "
 	       "10^9 bytes per second while at least one call was running.",
 };
 

@@ -97,6 +97,19 @@ static void meter_end(struct replay_meter *meter, uint64_t now_ns)
 		meter->busy_ns += now_ns - meter->since_ns;
 }
 
+/* What became busy since the last question, in seconds. */
+static double meter_tell(struct replay_meter *meter, uint64_t now_ns)
+{
+	uint64_t busy_ns = meter->busy_ns;
+	double told;
+
+	if (meter->running > 0 && now_ns > meter->since_ns)
+		busy_ns += now_ns - meter->since_ns;
+	told = (double)(busy_ns - meter->told_ns) / 1e9;
+	meter->told_ns = busy_ns;
+	return told;
+}
+
 static void count_results(struct replay_client *client, const struct kvc_transfer *transfer,
 			  uint64_t ns, uint64_t cpu_ns)
 {
@@ -324,6 +337,7 @@ void replay_client_play(struct replay_client *client, const struct replay_reques
 	struct stats_pass pass = { .requests = 1 };
 	uint64_t got = client->operations[KVC_GET].bytes;
 	uint64_t stored = client->operations[KVC_SET].bytes;
+	uint64_t now_ns;
 
 	if (reserve(client, request->page_count) != 0) {
 		stop_all(shared, -ENOMEM, "out of memory");
@@ -346,7 +360,9 @@ void replay_client_play(struct replay_client *client, const struct replay_reques
 	stats_pass_add(&client->pass, &pass);
 	atomic_fetch_add(&shared->played, 1);
 	pthread_mutex_lock(&shared->lock);
-	stats_series_add(&shared->series, (double)(replay_now_ns() - shared->start_ns) / 1e9,
-			 &pass);
+	now_ns = replay_now_ns();
+	pass.get_busy_s = meter_tell(&shared->meters[KVC_GET], now_ns);
+	pass.set_busy_s = meter_tell(&shared->meters[KVC_SET], now_ns);
+	stats_series_add(&shared->series, (double)(now_ns - shared->start_ns) / 1e9, &pass);
 	pthread_mutex_unlock(&shared->lock);
 }

@@ -21,6 +21,7 @@ struct replay_meter {
 	uint32_t running;
 	uint64_t since_ns;
 	uint64_t busy_ns;
+	uint64_t told_ns; /* of it, in the series */
 };
 
 /* What all clients share. */

@@ -30,13 +30,15 @@ static const char style[] =
 	".two{margin-bottom:16px}.three{display:grid;gap:16px;margin-bottom:16px;"
 	"grid-template-columns:repeat(auto-fit,minmax(300px,1fr))}.three section{margin:0}\n"
 	"svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule)}"
-	".axis{stroke:var(--soft)}.tick,.marktext{font-size:12px;fill:var(--soft)}"
+	".axis{stroke:var(--soft)}.tick,.marktext{font-size:13px;fill:var(--soft)}"
 	".marktext{fill:var(--ink);font-weight:600}.mark{stroke:var(--ink);stroke-dasharray:3 3;"
 	"opacity:.7}.line{fill:none;stroke-width:1.8;stroke-linejoin:round}.area{opacity:.32}\n"
 	".c-get{fill:var(--get)}.c-set{fill:var(--set)}.c-exists{fill:var(--exists)}"
 	".c-remove{fill:var(--remove)}.c-tier{fill:var(--tier)}.s-get{stroke:var(--get)}"
 	".s-set{stroke:var(--set)}.s-exists{stroke:var(--exists)}.s-tier{stroke:var(--tier)}\n"
-	".legend{display:flex;gap:16px;color:var(--soft);font-size:13px;margin:-4px 0 8px}"
+	".legend b{color:var(--ink);font-weight:600}"
+	".legend{display:flex;flex-wrap:wrap;gap:0 16px;"
+	"color:var(--soft);font-size:13px;margin:-4px 0 8px}"
 	".legend i{display:inline-block;width:10px;height:10px;border-radius:3px;"
 	"margin-right:6px}.b-get{background:var(--get)}.b-set{background:var(--set)}"
 	".b-exists{background:var(--exists)}.b-tier{background:var(--tier)}\n"
@@ -71,9 +73,9 @@ static void write_cards(FILE *file, const struct replay_outcome *outcome)
 	snprintf(label, sizeof(label), "hit rate of %" PRIu64 " pages", outcome->total.pages);
 	card(file, "", value, label);
 	snprintf(value, sizeof(value), "%.2f GB/s", outcome_gb_per_s(outcome, KVC_GET));
-	card(file, "", value, "get");
+	card(file, "", value, "get, while calls run");
 	snprintf(value, sizeof(value), "%.2f GB/s", outcome_gb_per_s(outcome, KVC_SET));
-	card(file, "", value, "set");
+	card(file, "", value, "set, while calls run");
 	snprintf(value, sizeof(value), "%.1f us", outcome_cpu_us(outcome));
 	card(file, "", value, "CPU per object");
 	snprintf(value, sizeof(value), "%" PRIu64, outcome->wrong_bytes);
@@ -157,14 +159,17 @@ static void write_latency(FILE *file, const struct replay_outcome *outcome, unsi
 		.x_most = stats_latency_upper(BAR_FIRST(most + 1) - 1),
 		.log_x = true,
 		.y_unit = "%",
-		.height = 240,
+		.width = 310,
+		.height = 210,
 	};
 
 	snprintf(label, sizeof(label), "Latency of %s calls", outcome_operation_names[op]);
+	cli_format_seconds(p50, stats_latency_quantile(latency, 0.50) / 1e9);
+	cli_format_seconds(p99, stats_latency_quantile(latency, 0.99) / 1e9);
 	fprintf(file,
-		"<section><h2>Latency of %s</h2><div class=\"legend\"><span>share of %" PRIu64
-		" calls by duration, logarithmic</span></div>\n",
-		outcome_operation_names[op], latency->total);
+		"<section><h2>Latency of %s</h2><div class=\"legend\"><span>p50 <b>%s</b></span>"
+		"<span>p99 <b>%s</b></span><span>of %" PRIu64 " calls</span></div>\n",
+		outcome_operation_names[op], p50, p99, latency->total);
 	if (chart.x_least < 1)
 		chart.x_least = 1;
 	for (size_t bar = least; bar <= most; bar++) {
@@ -188,12 +193,8 @@ static void write_latency(FILE *file, const struct replay_outcome *outcome, unsi
 		svg_bar(&chart, outcome_operation_names[op], lower, upper,
 			100 * (double)count / total, tooltip);
 	}
-	cli_format_seconds(p50, stats_latency_quantile(latency, 0.50) / 1e9);
-	snprintf(label, sizeof(label), "p50 %s", p50);
-	svg_mark(&chart, stats_latency_quantile(latency, 0.50), label, 0);
-	cli_format_seconds(p99, stats_latency_quantile(latency, 0.99) / 1e9);
-	snprintf(label, sizeof(label), "p99 %s", p99);
-	svg_mark(&chart, stats_latency_quantile(latency, 0.99), label, 1);
+	svg_mark(&chart, stats_latency_quantile(latency, 0.50), "p50", true);
+	svg_mark(&chart, stats_latency_quantile(latency, 0.99), "p99", false);
 	svg_end(&chart);
 	fputs("</section>\n", file);
 }
@@ -224,6 +225,12 @@ struct timeline {
 	double set[STATS_SERIES_LENGTH];
 };
 
+/* GB/s by the same measure as the sums: while at least one call was running. */
+static double rate_of(uint64_t bytes, double busy_s)
+{
+	return busy_s > 0 ? (double)bytes / busy_s / 1e9 : 0;
+}
+
 static double timeline_begin(const struct replay_outcome *outcome, struct timeline *timeline)
 {
 	const struct stats_series *series = &outcome->series;
@@ -241,8 +248,8 @@ static double timeline_begin(const struct replay_outcome *outcome, struct timeli
 		if (pass->requests == 0 && i + 1 == series->count)
 			continue;
 		timeline->at[at] = series->interval_s * (double)i + seconds / 2;
-		timeline->get[at] = (double)pass->get_bytes / seconds / 1e9;
-		timeline->set[at] = (double)pass->set_bytes / seconds / 1e9;
+		timeline->get[at] = rate_of(pass->get_bytes, pass->get_busy_s);
+		timeline->set[at] = rate_of(pass->set_bytes, pass->set_busy_s);
 		if (pass->pages > 0) {
 			timeline->tier[at] = 100 * (double)pass->tier_hits / (double)pass->pages;
 			timeline->hits[at] = 100 * stats_hit_rate(pass);
@@ -263,7 +270,8 @@ static void write_hit_rate(FILE *file, const struct timeline *timeline, double e
 		.x_most = end,
 		.y_most = 100,
 		.y_unit = "%",
-		.height = 220,
+		.width = 480,
+		.height = 230,
 	};
 
 	fputs("<section><h2>Hit rate over time</h2><div class=\"legend\">", file);
@@ -291,7 +299,8 @@ static void write_throughput(FILE *file, const struct timeline *timeline, double
 		.label = "Throughput over time",
 		.x_most = end,
 		.y_unit = "",
-		.height = 220,
+		.width = 480,
+		.height = 230,
 	};
 
 	for (size_t i = 0; i < timeline->count; i++) {
@@ -301,7 +310,7 @@ static void write_throughput(FILE *file, const struct timeline *timeline, double
 	chart.y_most = svg_round_up(highest);
 	fputs("<section><h2>Throughput over time</h2><div class=\"legend\"><span><i "
 	      "class=\"b-get\"></i>get</span><span><i class=\"b-set\"></i>set</span>"
-	      "<span>GB/s</span></div>\n",
+	      "<span>GB/s while calls run</span></div>\n",
 	      file);
 	svg_begin(&chart);
 	svg_area(&chart, "set", timeline->at, timeline->zero, timeline->set, timeline->count);
@@ -433,7 +442,7 @@ int outcome_report(FILE *file, const struct replay_outcome *outcome)
 	write_details(file, "Configuration (secrets are not shown)", outcome->config_text);
 	fprintf(file,
 		"<footer>kvcellar %s. GB/s: 10^9 bytes per second while at least one call was "
-		"running; over time, per second of the replay.</footer>\n</main></body></html>\n",
+		"running.</footer>\n</main></body></html>\n",
 		kvc_version());
 	if (fflush(file) != 0 || ferror(file))
 		return errno != 0 ? -errno : -EIO;

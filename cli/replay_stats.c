@@ -79,6 +79,8 @@ void stats_pass_add(struct stats_pass *into, const struct stats_pass *from)
 	into->store_hits += from->store_hits;
 	into->get_bytes += from->get_bytes;
 	into->set_bytes += from->set_bytes;
+	into->get_busy_s += from->get_busy_s;
+	into->set_busy_s += from->set_busy_s;
 	into->seconds += from->seconds;
 }
 

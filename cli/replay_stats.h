@@ -49,6 +49,8 @@ struct stats_pass {
 	uint64_t store_hits;
 	uint64_t get_bytes;
 	uint64_t set_bytes;
+	double get_busy_s; /* while at least one get was running; in a series only */
+	double set_busy_s;
 	double seconds;
 };
 

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-#define WIDTH	     500.0
-#define MARGIN_LEFT  50.0
-#define MARGIN_RIGHT 14.0
-#define MARGIN_TOP   14.0
+#define MARGIN_LEFT  46.0
+#define MARGIN_RIGHT 30.0 /* a mark's text may stand there */
+#define MARGIN_TOP   28.0
 #define MARGIN_BELOW 28.0
+#define LABEL_WIDTH  52.0 /* "100 ms" and the space around it */
 
 void svg_text(FILE *file, const char *text)
 {
@@ -51,7 +51,7 @@ static double place_x(const struct svg_chart *chart, double x)
 			       (x - chart->x_least) / (chart->x_most - chart->x_least);
 
 	share = share < 0 ? 0 : share > 1 ? 1 : share;
-	return MARGIN_LEFT + share * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
+	return MARGIN_LEFT + share * (chart->width - MARGIN_LEFT - MARGIN_RIGHT);
 }
 
 static double place_y(const struct svg_chart *chart, double y)
@@ -78,17 +78,25 @@ static void tick_y(const struct svg_chart *chart, double y)
 	fprintf(chart->file,
 		"<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
 		"<text class=\"tick\" text-anchor=\"end\" x=\"%.1f\" y=\"%.1f\">%.3g%s</text>\n",
-		MARGIN_LEFT, WIDTH - MARGIN_RIGHT, place_y(chart, y), place_y(chart, y),
+		MARGIN_LEFT, chart->width - MARGIN_RIGHT, place_y(chart, y), place_y(chart, y),
 		MARGIN_LEFT - 7, place_y(chart, y) + 4, y, chart->y_unit);
 }
 
-static void tick_x(const struct svg_chart *chart, double x, double value, const char *unit)
+/* Draws the line of a tick, and its text when the former text leaves room: *end is its place. */
+static void tick_x(const struct svg_chart *chart, double x, double value, const char *unit,
+		   double *end)
 {
+	double at = place_x(chart, x);
+
 	fprintf(chart->file,
-		"<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
+		"<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", at, at,
+		MARGIN_TOP, plot_bottom(chart));
+	if (at - *end < LABEL_WIDTH)
+		return;
+	*end = at;
+	fprintf(chart->file,
 		"<text class=\"tick\" text-anchor=\"middle\" x=\"%.1f\" y=\"%.1f\">%.4g%s</text>\n",
-		place_x(chart, x), place_x(chart, x), MARGIN_TOP, plot_bottom(chart),
-		place_x(chart, x), plot_bottom(chart) + 18, value, unit);
+		at, plot_bottom(chart) + 18, value, unit);
 }
 
 /* 1, 10, 100 us, ...; also 2 and 5 of each when the range is short. */
@@ -96,6 +104,7 @@ static void ticks_log(const struct svg_chart *chart)
 {
 	static const double steps[] = { 1, 2, 5 };
 	size_t used = chart->x_most / chart->x_least < 300 ? 3 : 1;
+	double end = -LABEL_WIDTH;
 
 	for (double power = 1; power <= chart->x_most; power *= 10) {
 		for (size_t i = 0; i < used; i++) {
@@ -104,29 +113,29 @@ static void ticks_log(const struct svg_chart *chart)
 			if (ns < chart->x_least || ns > chart->x_most)
 				continue;
 			if (ns < 1e3)
-				tick_x(chart, ns, ns, " ns");
+				tick_x(chart, ns, ns, " ns", &end);
 			else if (ns < 1e6)
-				tick_x(chart, ns, ns / 1e3, " us");
+				tick_x(chart, ns, ns / 1e3, " us", &end);
 			else if (ns < 1e9)
-				tick_x(chart, ns, ns / 1e6, " ms");
+				tick_x(chart, ns, ns / 1e6, " ms", &end);
 			else
-				tick_x(chart, ns, ns / 1e9, " s");
+				tick_x(chart, ns, ns / 1e9, " s", &end);
 		}
 	}
 }
 
 static void ticks_linear(const struct svg_chart *chart)
 {
-	double step = svg_round_up((chart->x_most - chart->x_least) / 6);
+	double step = svg_round_up((chart->x_most - chart->x_least) / 6), end = -LABEL_WIDTH;
 
 	for (unsigned i = 0; chart->x_least + i * step <= chart->x_most; i++)
-		tick_x(chart, chart->x_least + i * step, chart->x_least + i * step, " s");
+		tick_x(chart, chart->x_least + i * step, chart->x_least + i * step, " s", &end);
 }
 
 void svg_begin(const struct svg_chart *chart)
 {
-	fprintf(chart->file, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"", WIDTH,
-		chart->height);
+	fprintf(chart->file, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"",
+		chart->width, chart->height);
 	svg_text(chart->file, chart->label);
 	fputs("\">\n", chart->file);
 	for (unsigned i = 0; i <= 4; i++)
@@ -141,7 +150,7 @@ void svg_end(const struct svg_chart *chart)
 {
 	fprintf(chart->file,
 		"<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/></svg>\n",
-		MARGIN_LEFT, WIDTH - MARGIN_RIGHT, plot_bottom(chart), plot_bottom(chart));
+		MARGIN_LEFT, chart->width - MARGIN_RIGHT, plot_bottom(chart), plot_bottom(chart));
 }
 
 void svg_bar(const struct svg_chart *chart, const char *color, double x0, double x1, double y,
@@ -181,16 +190,15 @@ void svg_area(const struct svg_chart *chart, const char *color, const double *x,
 	fputs("\"/>\n", chart->file);
 }
 
-void svg_mark(const struct svg_chart *chart, double x, const char *text, unsigned row)
+void svg_mark(const struct svg_chart *chart, double x, const char *text, bool left)
 {
 	double at = place_x(chart, x);
-	bool right_half = at > WIDTH * 0.75;
 
 	fprintf(chart->file,
 		"<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
 		"<text class=\"marktext\" text-anchor=\"%s\" x=\"%.1f\" y=\"%.1f\">",
-		at, at, MARGIN_TOP, plot_bottom(chart), right_half ? "end" : "start",
-		at + (right_half ? -5 : 5), MARGIN_TOP + 10 + 14 * row);
+		at, at, MARGIN_TOP - 25, plot_bottom(chart), left ? "end" : "start",
+		at + (left ? -4 : 4), MARGIN_TOP - 16);
 	svg_text(chart->file, text);
 	fputs("</text>\n", chart->file);
 }

@@ -18,6 +18,7 @@ struct svg_chart {
 	double y_most; /* y begins at 0 */
 	bool log_x;    /* x is nanoseconds on a logarithmic scale */
 	const char *y_unit;
+	double width; /* as it is shown, so that its texts have the size of the page's */
 	double height;
 };
 
@@ -38,8 +39,9 @@ void svg_line(const struct svg_chart *chart, const char *color, const double *x,
 void svg_area(const struct svg_chart *chart, const char *color, const double *x,
 	      const double *lower, const double *upper, size_t count);
 
-/* A vertical mark at x with a label; row 0, 1, ... keeps labels apart. */
-void svg_mark(const struct svg_chart *chart, double x, const char *text, unsigned row);
+/* A vertical mark at x with a short label above the plot, left or right of the line: so those of
+ * two marks do not meet, however near they are. */
+void svg_mark(const struct svg_chart *chart, double x, const char *text, bool left);
 
 /* The largest of 1, 2, 5 x 10^n that is at least `value`, for the end of an axis. */
 double svg_round_up(double value);

@@ -287,6 +287,21 @@ class Replay(support.Case):
         self.assertNotIn(secret, text)
         self.assertIn("prefers-color-scheme", text)
 
+    def test_the_report_agrees_with_itself(self):
+        """The sums of get and set lie within what the chart over time shows."""
+        report = self.path("report.html")
+        document = self.on_mem(MOONCAKE, "--limit", "150", "--report", report, *SMALL).json
+        with open(report) as file:
+            chart = file.read().split("<h2>Throughput over time</h2>")[1].split("</section>")[0]
+        ticks = [(float(y), float(value)) for y, value in
+                 re.findall(r'text-anchor="end" x="[^"]*" y="([^"]*)">([^<]*)<', chart)]
+        zero, top = ticks[0], ticks[-1]
+        for op in ("get", "set"):
+            points = re.search(rf'class="line s-{op}" points="([^"]*)"', chart).group(1).split()
+            highest = max((zero[0] - 4 - float(point.split(",")[1])) /
+                          (zero[0] - top[0]) * top[1] for point in points)
+            self.assertGreaterEqual(highest * 1.02, document["operations"][op]["gb_per_s"], op)
+
     def test_no_report_is_left_when_nothing_was_played(self):
         report = self.path("report.html")
         in_the_way = self.write("file", b"")
