@@ -14,23 +14,28 @@ quiet := >/dev/null
 else
 Q :=
 quiet :=
-ninja_verbose := --verbose
 endif
+# What to build; "runtime" is what `make install` installs, without tests and benchmarks.
+TARGET ?= all
+# On a terminal ninja rewrites one line; into a file or pipe only what fails is of use.
+ninja = if [ -n "$(V)" ]; then set -- --verbose; elif [ -t 1 ]; then set --; else set -- --quiet; fi; \
+	cmake --build $(BUILD) --parallel $(JOBS) --target
 export KVC_BUILD_ROOT := $(BUILD_ROOT)
 
 .PHONY: build demo check check-fast soak bench format format-check abi-update coverage install \
-	clean setup help
+	uninstall clean setup help
 
 build:
 	$(Q)cmake --preset $(PRESET) -B $(BUILD) -DCMAKE_INSTALL_PREFIX="$(PREFIX)" $(quiet)
-	$(Q)cmake --build $(BUILD) --parallel $(JOBS) $(ninja_verbose)
+	$(Q)$(ninja) $(TARGET) -- "$$@"
 
 setup:
 	$(Q)scripts/setup
 
 demo:
 	$(Q)scripts/setup --minimal
-	$(Q)$(MAKE) --no-print-directory build PRESET=release
+	$(Q)echo "Building $(BUILD_ROOT)/release ..."
+	$(Q)$(MAKE) --no-print-directory build PRESET=release TARGET=runtime
 	$(Q)scripts/demo
 
 check:
@@ -59,15 +64,20 @@ abi-update: build
 coverage:
 	$(Q)scripts/coverage
 
+install: TARGET := runtime
 install: build
 	$(Q)DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)" $(quiet)
+	$(Q)cp -- $(BUILD)/install_manifest.txt $(BUILD)/make_install_manifest.txt
+
+uninstall:
+	$(Q)scripts/uninstall $(BUILD)/make_install_manifest.txt "$(PREFIX)" "$(DESTDIR)"
 
 clean:
 	$(Q)rm -rf -- "$(BUILD_ROOT)"
 
 help:
 	@echo 'make             release build in build/release (PRESET=debug|asan|tsan|clang-release|...)'
-	@echo 'make demo        set up, build, and replay a request trace'
+	@echo 'make demo        set up, build what it needs, and replay a request trace (KVC_DEMO_KEEP=1)'
 	@echo 'make check       set up, then every test suite'
 	@echo 'make check-fast  core and CLI only: no root, no network, no set-up'
 	@echo 'make soak        long randomised runs (MINUTES=30)'
@@ -76,3 +86,4 @@ help:
 	@echo 'make abi-update  rewrite tests/abi from the present headers'
 	@echo 'make coverage    line coverage by gcovr'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
+	@echo 'make uninstall   with the same PREFIX and DESTDIR'

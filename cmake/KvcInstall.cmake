@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make install: library, headers, pkg-config file, CMake package, man pages, sample, licence.
+# make install: library, headers, pkg-config file, CMake package, man pages, documents, examples.
 if(NOT TARGET kvcellar)
   return()
 endif()
@@ -32,5 +32,8 @@ foreach(section 1 3 5)
 endforeach()
 
 file(GLOB documents CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/LICENSE" "${CMAKE_SOURCE_DIR}/README.md"
-  "${CMAKE_SOURCE_DIR}/CHANGELOG.md" "${CMAKE_SOURCE_DIR}/kvcellar.toml.sample")
+  "${CMAKE_SOURCE_DIR}/CHANGELOG.md" "${CMAKE_SOURCE_DIR}/CONTRIBUTING.md"
+  "${CMAKE_SOURCE_DIR}/kvcellar.toml.sample")
 install(FILES ${documents} DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# As they lie here, so that the links of the documents lead somewhere.
+install(DIRECTORY docs examples traces DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -9,7 +9,28 @@ trap 'rm -rf -- "$scratch"' EXIT
 
 "$cmake" --install "$KVC_BUILD_DIR" --prefix "$scratch/first" >"$scratch/log" ||
 	{ cat "$scratch/log"; exit 1; }
-mv "$scratch/first" "$scratch/moved"
+manifest=$scratch/manifest
+cp -- "$KVC_BUILD_DIR/install_manifest.txt" "$manifest"
+
+# make uninstall: everything goes, and what others have beside it stays. A prefix that was not
+# installed to is refused.
+cp -a "$scratch/first" "$scratch/copy"
+if "$KVC_SOURCE_DIR/scripts/uninstall" "$manifest" "$scratch/elsewhere" 2>"$scratch/log"; then
+	echo "uninstall took a prefix that nothing was installed to"
+	exit 1
+fi
+grep -q "is not under '$scratch/elsewhere'" "$scratch/log"
+: >"$scratch/first/share/man/man1/other.1"
+cp "$manifest" "$scratch/used"
+"$KVC_SOURCE_DIR/scripts/uninstall" "$scratch/used" "$scratch/first"
+left=$(find "$scratch/first" -type f -o -type l -o -name 'kvcellar*')
+[ "$left" = "$scratch/first/share/man/man1/other.1" ] || { echo "uninstall left: $left"; exit 1; }
+# With DESTDIR the manifest has the names without it.
+mkdir -p "$scratch/stage$scratch"
+mv "$scratch/copy" "$scratch/stage$scratch/first"
+cp -a "$scratch/stage$scratch/first" "$scratch/moved"
+"$KVC_SOURCE_DIR/scripts/uninstall" "$manifest" "$scratch/first" "$scratch/stage"
+[ -z "$(find "$scratch/stage" -type f -o -type l)" ] || { echo "uninstall ignores DESTDIR"; exit 1; }
 prefix=$scratch/moved
 libdir=$(dirname "$(find "$prefix" -name libkvcellar.so)")
 wanted=$(cat "$KVC_SOURCE_DIR/VERSION")
@@ -65,3 +86,12 @@ if [ -x "$KVC_BUILD_DIR/bin/kvcellar" ]; then
 			{ echo "$page is not installed"; exit 1; }
 	done
 fi
+
+# Links of the installed documents lead to files, or to a header beside which it is installed.
+documents=$(dirname "$(find "$prefix/share/doc" -name README.md -path '*/kvcellar/README.md')")
+while IFS=: read -r page link; do
+	target=${link#*](} target=${target%)} target=${target%%#*}
+	[ -e "$(dirname "$page")/$target" ] || [ -e "$prefix/$target" ] ||
+		{ echo "$page: nothing at $target"; exit 1; }
+done < <(grep -roE --include='*.md' '\]\([^):#]+(#[^)]*)?\)' "$documents")
+[ -e "$documents/examples/hello/hello.c" ]
