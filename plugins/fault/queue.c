@@ -463,7 +463,7 @@ static bool cancel_below(struct kvc_plugin_queue *queue,
 }
 
 /*
- * What is ready has moved no byte and always ends. A stalled descriptor stands for I/O that is stuck
+ * What is ready has moved no byte and always ends. A stalled descriptor stands for I/O stuck
  * in a device: it ends only on a root that is CANCELLABLE, else it goes on owning its memory. The
  * plugin below is asked only if this root does not pretend to be one that cannot cancel.
  */

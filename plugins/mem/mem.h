@@ -46,7 +46,7 @@ struct mem_space {
 	char location[];
 };
 
-/* A container belongs to its space and outlives its handles; a removed one lives as long as they. */
+/* A container belongs to its space and outlives its handles; a removed one lives as they do. */
 struct mem_container {
 	struct mem_container *next;
 	uint32_t references;   /* under the space's container_lock */

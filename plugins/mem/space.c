@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is stored: spaces by location, objects by name, containers. Nothing here copies user data. */
+/* What is stored: spaces by location, objects by name, containers. No user data is copied here. */
 #include "mem.h"
 
 #include <errno.h>

@@ -112,7 +112,7 @@ struct posix_engine {
 	int (*reap)(struct kvc_plugin_queue *queue, uint64_t wait_ns);
 	/* Readable when reap() would find something. */
 	int (*event_fd)(struct kvc_plugin_queue *queue);
-	/* whole: takes back what is cancelled and no thread has begun, by posix_queue_op_ended(). */
+	/* whole: takes back what is cancelled and not begun, by posix_queue_op_ended(). */
 	void (*cancel)(struct kvc_plugin_queue *queue);
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linux AIO. io_submit blocks where a write makes a file grow, so writes of new objects are done
  * one after the other; reads are asynchronous on most file systems. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <libaio.h>
@@ -78,7 +78,7 @@ static void linux_aio_queue_close(struct kvc_plugin_queue *queue)
 	free(aio);
 }
 
-/* One that io_submit refuses is at the front: it gets the refusal as its result, the others go on. */
+/* One that io_submit refuses is at the front: the refusal is its result, the others go on. */
 static void linux_aio_flush(struct kvc_plugin_queue *queue)
 {
 	struct linux_aio *aio = queue->engine_queue;

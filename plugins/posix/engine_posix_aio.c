@@ -4,7 +4,7 @@
  * vectors: each request moves one range, and what is left looks like a short transfer, which the
  * operation's stages continue.
  */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <aio.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * A few threads per root that do whole operations with preadv and pwritev. Works everywhere, and is
  * the fastest where an I/O is a copy (tmpfs, the page cache), since several cores copy then.
  */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <signal.h>

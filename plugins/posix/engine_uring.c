@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* io_uring: one ring per queue. No polling thread, and no flag that binds a ring to a thread: a
  * queue may move between threads. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <liburing.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stages of one operation, the same for every engine. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <string.h>

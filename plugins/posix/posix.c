@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The POSIX plugin: objects are files, moved by one of four I/O engines. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <stdio.h>

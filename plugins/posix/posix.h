@@ -3,7 +3,7 @@
 #ifndef KVC_POSIX_H
 #define KVC_POSIX_H
 
-#include "posix/engine.h"
+#include "engine.h"
 
 #define POSIX_ENGINES	      4u
 #define POSIX_DEPTH_MAX	      1024u

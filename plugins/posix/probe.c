@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which I/O engine a root gets. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <stdarg.h>

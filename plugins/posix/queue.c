@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A queue: accepts descriptors, drives them through their stages, hands out completions. */
-#include "posix/posix.h"
+#include "posix.h"
 
 #include <errno.h>
 #include <stdlib.h>

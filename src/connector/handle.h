@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connector's handles and what it keeps per store. Readers: the other files of the connector. */
+/* The connector's handles and what it keeps per store. Readers: the rest of the connector. */
 #ifndef KVC_CONNECTOR_HANDLE_H
 #define KVC_CONNECTOR_HANDLE_H
 

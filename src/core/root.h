@@ -78,7 +78,7 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns);
 
 enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
 
-/* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without such a limit. */
+/* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);
 
 /* What KVC_CAUSE_CAPACITY means there: no errno says that it is a limit of the configuration. */
@@ -95,8 +95,8 @@ int64_t kvc_root_read(struct kvc_root *root, const char *name, uint64_t offset, 
 		      uint64_t bytes, struct kvc_completion *out);
 int kvc_root_stat(struct kvc_root *root, const char *name, struct kvc_completion *out);
 
-/* The same, at the longest until deadline_ns (CLOCK_MONOTONIC) and what a cancel takes; 0: as long as
- * housekeeping may take. */
+/* The same, at the longest until deadline_ns (CLOCK_MONOTONIC) and what a cancel takes; 0: as long
+ * as housekeeping may take. */
 int64_t kvc_root_read_until(struct kvc_root *root, const char *name, uint64_t offset, void *buffer,
 			    uint64_t bytes, uint64_t deadline_ns, struct kvc_completion *out);
 int kvc_root_stat_until(struct kvc_root *root, const char *name, uint64_t deadline_ns,

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_SHAPE_PARTS_MAX 64u
+#define KVC_SHAPE_PARTS_MAX  64u
 #define KVC_SHAPE_SERIES_MAX 256u /* K and V of 128 layers, a tensor each */
 
 /* piece_count pieces of piece_bytes, piece_stride_bytes apart, from a base address. */
@@ -32,7 +32,7 @@ struct kvc_shape_part {
 };
 
 struct kvc_shape {
-	uint32_t part_count;   /* 0 for a marker */
+	uint32_t part_count; /* 0 for a marker */
 	uint32_t series_count;
 	uint64_t payload_bytes; /* sum of the parts */
 	uint64_t stored_bytes;	/* padded parts and the trailer */

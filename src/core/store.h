@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An open store: the configuration, the backend that was chosen, its roots, counters, threads.
- * Readers: the rest of core, and the connector for routing and for its own children's bookkeeping. */
+ * Readers: the rest of core, and the connector for routing and its children's bookkeeping. */
 #ifndef KVC_CORE_STORE_H
 #define KVC_CORE_STORE_H
 
@@ -11,8 +11,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-
-#define KVC_ROOTS_MAX 64u
 
 struct kvc_counters;
 struct kvc_workers;

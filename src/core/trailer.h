@@ -6,7 +6,7 @@
 #include "core/format.h"
 #include "core/shape.h"
 
-#define KVC_TRAILER_NAME_BYTES 2048u
+#define KVC_TRAILER_NAME_BYTES	 2048u
 #define KVC_TRAILER_WRITER_BYTES 32u
 
 enum kvc_checksum_kind {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that run started batches. A job is the caller's memory until its function has returned. */
+/* Threads that run started batches. A job is the caller's memory until its function returns. */
 #ifndef KVC_CORE_WORKERS_H
 #define KVC_CORE_WORKERS_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys and names. The first byte picks what the rest is: '0' a key of kvcellar naming, '1' a key of
- * nixl naming, '2' a name of kvcellar naming, '3' a nixl file name, '4' a namespace.json, '5' an id.
+ * Keys and names. The first byte picks what the rest is: '0' a key of kvcellar naming, '1' a key
+ * of nixl naming, '2' a name of kvcellar naming, '3' a nixl file name, '4' a namespace.json, '5' an
+ * id.
  */
 #include "connector/name.h"
 #include "fuzz/fuzz.h"

@@ -497,7 +497,7 @@ static void signals_disturb_nothing(void **state)
 	rig_close(&rig);
 }
 
-/* More bytes than a queue takes at once, more descriptors than its depth, and one larger than all. */
+/* More bytes than a queue takes at once, more descriptors than its depth, one larger than all. */
 static void backpressure_is_eagain_and_ends(void **state)
 {
 	const struct kvc_descriptor *list[64];
