@@ -191,8 +191,8 @@ static const struct argp replay_argp = {
 	       "TRACE is in the Mooncake form, the compact form, or a recording of trace_file "
 	       "(docs/trace-format.md). Pages have 512 tokens in the Mooncake form and 64 in the "
 	       "others, unless --page-tokens is given. The hit rate counts the leading pages of a "
-	       "request that need not be computed; of a recording, the pages that get asked for. GB/s is "
-	       "10^9 bytes per second while at least one call was running.",
+	       "request that need not be computed; of a recording, the pages that get asked for. "
+	       "GB/s is 10^9 bytes per second while at least one call was running.",
 };
 
 /* One replay from beginning to end. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tier in front of the store, as a serving engine's host memory is: which of the last pages,
- * `capacity` of them, are there. It holds names only, since page bytes are made from them. Not thread-safe.
+ * `capacity` of them, are there. It holds names only, since page bytes are made from them. Not
+ * thread-safe.
  */
 #ifndef KVC_CLI_REPLAY_LRU_H
 #define KVC_CLI_REPLAY_LRU_H
