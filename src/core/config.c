@@ -22,12 +22,12 @@ int kvc_config_new(struct kvc_config **out)
 		return kvc_fail(-EINVAL, "kvc_config_new: out is NULL");
 	config = calloc(1, sizeof(*config));
 	if (!config)
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a configuration");
 	config->tree = json_object();
 	config->origins = json_object();
 	if (!config->tree || !config->origins) {
 		kvc_config_free(config);
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "no memory for a configuration");
 	}
 	*out = config;
 	return 0;
@@ -325,6 +325,7 @@ static int load_bytes(struct kvc_config *config, const char *text, size_t bytes,
 int kvc_config_load_text(struct kvc_config *config, const char *text, size_t bytes, int format,
 			 const char *origin)
 {
+	const unsigned mark = kvc_fail_mark();
 	char *path;
 	int rc;
 
@@ -332,13 +333,15 @@ int kvc_config_load_text(struct kvc_config *config, const char *text, size_t byt
 		return kvc_fail(-EINVAL, "kvc_config_load_text: invalid argument");
 	if (!text)
 		text = "";
+	origin = origin ? origin : "inline";
 	if (format != KVC_CONFIG_AUTO || bytes == 0 || text[0] != '@')
-		return load_bytes(config, text, bytes, format, origin ? origin : "inline");
+		return kvc_fail_since(mark, load_bytes(config, text, bytes, format, origin), "%s",
+				      origin);
 	while (bytes > 1 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
 		bytes--;
 	path = strndup(text + 1, bytes - 1);
 	if (!path)
-		return -ENOMEM;
+		return kvc_fail(-ENOMEM, "%s: no memory", origin);
 	rc = kvc_config_load_file(config, path);
 	free(path);
 	return rc;
@@ -390,6 +393,7 @@ static int read_all(int fd, char *buffer, size_t *bytes)
 
 int kvc_config_load_file(struct kvc_config *config, const char *path)
 {
+	const unsigned mark = kvc_fail_mark();
 	char *buffer = NULL;
 	struct stat status;
 	size_t bytes = 0;
@@ -413,7 +417,7 @@ int kvc_config_load_file(struct kvc_config *config, const char *path)
 		explicit_bzero(buffer, bytes); /* credentials may have been in it */
 	free(buffer);
 	(void)close(fd);
-	return rc;
+	return kvc_fail_since(mark, rc, "configuration file %s", path);
 }
 
 /* ---------------------------------------------------------------- single keys */
@@ -495,6 +499,7 @@ int kvc_config_set(struct kvc_config *config, const char *path, const char *valu
 	const struct kvc_option *option = NULL;
 	char quoted[KVC_QUOTED_BYTES];
 	json_t *text, *checked, *document;
+	unsigned mark;
 	int rc;
 
 	if (!config || !path)
@@ -521,19 +526,19 @@ int kvc_config_set(struct kvc_config *config, const char *path, const char *valu
 		json_decref(checked);
 	}
 	document = document_of_path(path, text);
-	if (!document)
-		return -ENOMEM;
-	rc = add_document(config, document, "kvc_config_set");
+	mark = kvc_fail_mark();
+	rc = document ? add_document(config, document, "kvc_config_set") : -ENOMEM;
 	json_decref(document);
-	return rc;
+	return kvc_fail_since(mark, rc, "setting %s", kvc_quote(quoted, path));
 }
 
 int kvc_config_check(const struct kvc_config *config)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_effective effective;
 	int rc = kvc_effective_build(config, &effective);
 
 	if (rc == 0)
 		kvc_effective_release(&effective);
-	return rc;
+	return kvc_fail_since(mark, rc, "checking the configuration");
 }

@@ -36,6 +36,9 @@ enum kvc_durability {
 	KVC_DURABILITY_FDATASYNC
 };
 
+/* Directories of one store. */
+#define KVC_ROOTS_MAX 64u
+
 /* What chose the candidates: active sections, the environment, or nothing. */
 enum kvc_selection {
 	KVC_SELECTION_CONFIG,

@@ -166,9 +166,14 @@ static int check_folders(const struct kvc_effective *effective)
 {
 	const json_t *folders = json_object_get(effective->top, "storage_dirs");
 	size_t count = json_array_size(folders);
-	char **canonical = calloc(count ? count : 1, sizeof(*canonical));
-	int rc = canonical ? 0 : -ENOMEM;
+	char **canonical;
+	int rc;
 
+	if (count > KVC_ROOTS_MAX)
+		return kvc_fail(-EINVAL, "storage_dirs: %zu directories, at most %u are possible",
+				count, KVC_ROOTS_MAX);
+	canonical = calloc(count ? count : 1, sizeof(*canonical));
+	rc = canonical ? 0 : -ENOMEM;
 	for (size_t i = 0; i < count && rc == 0; i++) {
 		canonical[i] = canonical_folder(json_string_value(json_array_get(folders, i)));
 		if (!canonical[i])

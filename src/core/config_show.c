@@ -309,6 +309,7 @@ static int describe_effective(const struct kvc_config *config, int what, struct 
 
 int kvc_config_describe(const struct kvc_config *config, int what, char *buffer, size_t bytes)
 {
+	const unsigned mark = kvc_fail_mark();
 	struct kvc_dump text = { 0 };
 	size_t copied;
 	int rc = 0;
@@ -346,5 +347,5 @@ int kvc_config_describe(const struct kvc_config *config, int what, char *buffer,
 		rc = (int)text.bytes;
 	}
 	free(text.data);
-	return rc;
+	return kvc_fail_since(mark, rc, "describing the configuration");
 }

@@ -122,10 +122,6 @@ static int open_roots(struct kvc_store *store)
 
 	if (store->backend->module->ops.flags & KVC_PLUGIN_LOCATES)
 		return add_root(store, "");
-	/* Before any of them is made. */
-	if (settings->storage_dir_count > KVC_ROOTS_MAX)
-		return kvc_fail(-EINVAL, "storage_dirs: %zu directories, at most %u are possible",
-				settings->storage_dir_count, KVC_ROOTS_MAX);
 	for (size_t i = 0; i < settings->storage_dir_count && !rc; i++)
 		rc = add_root(store, settings->storage_dirs[i]);
 	return rc;
