@@ -151,6 +151,7 @@ static int build_bounce(struct builder *b, const struct kvc_request *request, in
 	b->count = 0;
 	slot->tail_count = 0;
 	slot->uses_bounce = true;
+	slot->queue->bounce_in_use += bytes;
 	b->regions = NULL;
 	if (b->writing)
 		kvc_ranges_trailer(slot, kvc_checksum_gather(checksum_kind, request->g ^ request->v,
@@ -159,6 +160,14 @@ static int build_bounce(struct builder *b, const struct kvc_request *request, in
 	(void)add_range(b, slot->bounce, bytes);
 	kvc_counters_add(slot->queue->root->store->counters, KVC_COUNTER_BOUNCED, 1);
 	return 0;
+}
+
+void kvc_ranges_release(struct kvc_slot *slot)
+{
+	if (slot->uses_bounce)
+		slot->queue->bounce_in_use -=
+			slot->request->shape->stored_bytes - KVC_TRAILER_BYTES;
+	slot->uses_bounce = false;
 }
 
 static void add_trailer(struct builder *b, bool late)
@@ -193,7 +202,7 @@ int kvc_ranges_build(struct kvc_slot *slot, const struct kvc_regions *regions, b
 
 	if (rc)
 		return rc;
-	slot->uses_bounce = false;
+	kvc_ranges_release(slot);
 	if (request->bounced || !build_direct(&b, request)) {
 		request->bounced = true;
 		rc = build_bounce(&b, request, kind);

@@ -19,6 +19,9 @@
 int kvc_ranges_build(struct kvc_slot *slot, const struct kvc_regions *regions, bool writing,
 		     bool trailer);
 
+/* The slot's image, if it has one, is no longer on its way. */
+void kvc_ranges_release(struct kvc_slot *slot);
+
 /* After a READ: the payload's checksum of this kind, and copies what came through memory of the
  * library to where it belongs. */
 uint64_t kvc_ranges_finish_read(struct kvc_slot *slot, int checksum_kind);

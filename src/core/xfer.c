@@ -21,6 +21,7 @@
 /* Begun at a time: so few that slots whose I/O is done at once (a stat) are used again while they
  * are in the CPU's cache. */
 #define BEGIN_AT_ONCE	16u
+#define BOUNCE_BYTES	(UINT64_C(16) << 20)
 /* A soft root that comes back this long after the deadline is staged from then on. */
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
 #define SLICE_NS	(100 * UINT64_C(1000000))
@@ -162,6 +163,7 @@ static struct kvc_slot *take_slot(struct session *s)
 
 static void give_slot(struct session *s, struct kvc_slot *slot)
 {
+	kvc_ranges_release(slot);
 	slot->request = NULL;
 	slot->next = s->queue->free;
 	s->queue->free = slot;
@@ -322,6 +324,10 @@ static void begin(struct session *s, uint64_t now_ns)
 			s->todo = request->next;
 			continue;
 		}
+		/* Copies in flight are bounded by this and what was begun together. Slots are used
+		 * last in, first out, so that few of them ever hold an image. */
+		if (s->queue->bounce_in_use >= BOUNCE_BYTES)
+			return;
 		slot = take_slot(s);
 		if (!slot)
 			return;
@@ -640,7 +646,7 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 	if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)
 		wait_ns = s->deadline_ns - now_ns;
 	/* More could be begun: only look. */
-	if (s->todo && s->queue->free && !s->ready)
+	if (s->todo && s->queue->free && !s->ready && s->queue->bounce_in_use < BOUNCE_BYTES)
 		wait_ns = 0;
 	count = ops->poll(s->queue->handle, done, COMPLETIONS, wait_ns);
 	if (count < 0) {
