@@ -146,7 +146,7 @@ static int collect(struct kvc_cli *cli, const json_t *roots, struct processes *p
 	{
 		rc = kvc_stats_pages(json_string_value(root), add_process, processes);
 		if (rc < 0)
-			return cli_fail(cli, rc, "stats '%s'", json_string_value(root));
+			return cli_fail_as(cli, cli_exit_of_open(rc), rc, "stats");
 	}
 	return 0;
 }

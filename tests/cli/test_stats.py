@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import support
-from support import DONE, KVCELLAR, MISS, USAGE, environment, run
+from support import CONFIG, DONE, KVCELLAR, USAGE, environment, run
 
 
 class Stats(support.Case):
@@ -71,7 +71,7 @@ class Stats(support.Case):
         self.assertEqual(process.wait(support.TIMEOUT), support.IO)
 
     def test_errors(self):
-        self.check(run("stats", self.path("absent")), MISS, "absent")
+        self.check(run("stats", self.path("absent")), CONFIG, "absent")
         self.check(run("stats", self.root, "--json", "--prometheus"), USAGE, "--prometheus")
         self.assertEqual(os.listdir(self.root), [])
 
