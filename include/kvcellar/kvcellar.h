@@ -11,7 +11,8 @@
  *  - 0 or positive is success, negative is an errno of the function's list; -EINVAL (an argument
  *    makes no sense) and -ENOMEM may come from any function that returns int.
  *    kvc_last_error() has the detail text of the calling thread's last failure.
- *  - Outputs are written only on success, but for *out_bytes of kvc_object_get() with -ENOBUFS.
+ *  - Outputs are written only on success, but for *out_bytes of kvc_object_get() with -ENOBUFS and
+ *    the report of kvc_namespace_clear() with -EIO.
  *  - Every struct begins with `size` = sizeof(struct ...), set by the caller; a field that an older
  *    caller does not know is 0, and 0 means the default. Structs grow at the end only. In arrays
  *    of such structs element 0's size is the stride, and all must be equal. A size that is too
@@ -650,7 +651,8 @@ KVC_API int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, stru
 KVC_API int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 			   void *buffer, size_t capacity, size_t *out_bytes, uint32_t timeout_ms);
 
-/* kvc_object_exists - 1 and its payload size, or 0. */
+/* kvc_object_exists - 1 and its payload size, or 0. -EBADMSG: its trailer is damaged, so that no
+ * size can be told. */
 KVC_API int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 			      size_t *out_bytes);
 

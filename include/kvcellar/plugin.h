@@ -227,7 +227,8 @@ struct kvc_list_entry {
 	uint64_t version[2];
 };
 
-/* Return 0 to go on, any other value to stop: list() returns it. */
+/* Return 0 to go on, any other value to stop: list() returns it. It may do I/O on the same root,
+ * removing the entry included. */
 typedef int (*kvc_list_fn)(void *context, const struct kvc_list_entry *entry);
 
 /* ---------------------------------------------------------------- opening */

@@ -210,6 +210,53 @@ static int check_owner(const char *path)
 	return 0;
 }
 
+/* Who may write to the folder may put another file in its place. */
+static int check_folder(const char *path)
+{
+	char folder[PATH_MAX];
+	struct stat st;
+	char *slash;
+
+	(void)snprintf(folder, sizeof(folder), "%s", path);
+	slash = strrchr(folder, '/');
+	if (!slash || slash == folder)
+		return 0;
+	*slash = '\0';
+	if (stat(folder, &st))
+		return kvc_fail(-errno, "plugin folder %s: %s", folder, strerror(errno));
+	if (st.st_uid != 0 && st.st_uid != geteuid())
+		return kvc_fail(
+			-EPERM,
+			"plugin folder %s belongs to user %u: it must be root's or your own",
+			folder, (unsigned)st.st_uid);
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return kvc_fail(
+			-EPERM,
+			"plugin folder %s may be changed by others (mode %04o): chmod go-w it",
+			folder, (unsigned)(st.st_mode & 07777));
+	return 0;
+}
+
+/* The plugin's option table with our row size, when it was built with another. */
+static int adopt_options(struct kvc_plugin *ops)
+{
+	const size_t stride = ops->option_bytes;
+	struct kvc_option *table;
+
+	if (!ops->options || stride == sizeof(*table))
+		return 0;
+	if (stride < sizeof(*table))
+		return -EINVAL;
+	table = calloc(ops->option_count ? ops->option_count : 1, sizeof(*table));
+	if (!table)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < ops->option_count; i++)
+		memcpy(&table[i], (const char *)ops->options + i * stride, sizeof(*table));
+	/* Stays as long as the module: for the life of the process. */
+	ops->options = table;
+	return 0;
+}
+
 static int module_from_file(const char *name, const char *path, const struct kvc_module **out)
 {
 	const struct kvc_plugin *(*entry)(void);
@@ -218,6 +265,8 @@ static int module_from_file(const char *name, const char *path, const struct kvc
 	void *symbol, *handle;
 	int rc = check_owner(path);
 
+	if (!rc)
+		rc = check_folder(path);
 	if (rc)
 		return rc;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -243,8 +292,11 @@ static int module_from_file(const char *name, const char *path, const struct kvc
 	}
 	memcpy(&module->ops, plugin,
 	       plugin->size < sizeof(module->ops) ? plugin->size : sizeof(module->ops));
-	if (!has_required_slots(&module->ops)) {
-		rc = kvc_fail(-ENOEXEC, "plugin %s lacks a required function", path);
+	if (!has_required_slots(&module->ops) || adopt_options(&module->ops)) {
+		rc = kvc_fail(-ENOEXEC,
+			      "plugin %s lacks a required function, or the size of its "
+			      "option rows",
+			      path);
 		free(module->path);
 		free(module);
 		goto close;

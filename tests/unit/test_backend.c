@@ -111,6 +111,13 @@ static void files_that_others_may_change_are_refused(void **state)
 	assert_int_equal(load("open"), -EPERM);
 	assert_int_equal(mkdir(path_of("folder"), 0755), 0);
 	assert_int_equal(load("folder"), -EPERM);
+	/* The file is safe, but anybody could put another in its place. */
+	copy("mem", "open", 0644);
+	assert_int_equal(chmod(folder, 0777), 0);
+	assert_int_equal(load("open"), -EPERM);
+	assert_non_null(strstr(kvc_last_error(), folder));
+	assert_int_equal(chmod(folder, 0700), 0);
+	assert_int_not_equal(load("open"), -EPERM);
 	if (geteuid() != 0)
 		return;
 	copy("mem", "foreign", 0644);
