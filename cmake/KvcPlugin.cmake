@@ -30,6 +30,9 @@ function(kvc_add_plugin name)
   endif()
   target_link_options(${target} PRIVATE
     "-Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/plugin.map" -Wl,--exclude-libs,ALL)
+  # The library refuses plugins that others may change; a umask of 002 would make such.
+  add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+    COMMAND chmod go-w "$<TARGET_FILE:${target}>" "${KVC_PLUGIN_OUTPUT_DIRECTORY}")
   set_property(GLOBAL APPEND PROPERTY KVC_PLUGIN_TARGETS ${target})
   if(NOT arg_NO_INSTALL)
     install(TARGETS ${target} LIBRARY DESTINATION "${KVC_PLUGIN_INSTALL_DIR}")
