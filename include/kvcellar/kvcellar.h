@@ -141,7 +141,8 @@ struct kvc_open_params {
  * kvc_store_open - picks the first usable plugin of the configuration, opens its roots, checks
  * their identity and tests them.
  * @params   NULL = defaults
- * Errors: -EINVAL (configuration); -ENODEV (no usable plugin; the text lists each reason); -EPERM
+ * Errors: -EINVAL (configuration); -ENODEV (no usable plugin; the text says why of those that were
+ * named, configured or got beyond loading; kvc_store_describe() and the debug log have all); -EPERM
  * (default folder is a symlink or another user's); -ENOENT, -EACCES, -ENOTDIR, -ENOSPC
  * (root); -EPROTONOSUPPORT (a root of another format version: both versions in the text, nothing
  * touched); -EUCLEAN (root.json is damaged).
@@ -305,7 +306,7 @@ struct kvc_root_usage {
 	size_t size;
 	const char *path; /* valid while the store is open */
 	char uuid[37];
-	char state[27]; /* "ok", "suspect", ... */
+	char state[27]; /* "ok", "ok (opened read-only)", "read-only", "reads only", "suspect" */
 	uint64_t own_bytes;
 	uint64_t own_objects;
 	uint64_t total_bytes;
@@ -315,7 +316,8 @@ struct kvc_root_usage {
 /*
  * kvc_store_usage - usage per root.
  * @out, @count   array; each out[i].size is set by the caller
- * @recount       non-zero: walk the roots and correct the counters first
+ * @recount       non-zero: walk the roots and correct the counters first; errors as
+ *                kvc_object_list(), the counters then stay as they were
  * Returns the number of roots, which may be more than count.
  */
 KVC_API int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out,
@@ -387,10 +389,12 @@ KVC_API int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes,
 
 /*
  * kvc_namespace_clear - removes the objects of one namespace, of all ranks and pools, and nothing
- * else. naming = "nixl": those whose name belongs to the model.
+ * else. naming = "nixl": those whose name belongs to the model. Files without an object's name
+ * stay; without any, the namespace's description and empty folders go as well.
  * @id        kvc_namespace_id(), or the model's file name part in nixl naming
  * @dry_run   non-zero: only counts
- * Errors: -ENOENT (no root has such a namespace); -EROFS; -EIO (some could not be removed).
+ * Errors: -ENOENT (no root has such a namespace); -EROFS; -EIO (some could not be removed); those
+ * of kvc_object_list().
  */
 struct kvc_clear_report {
 	size_t size;
@@ -640,9 +644,9 @@ KVC_API size_t kvc_policy_restorable(const struct kvc_policy_pool *pools, size_t
  * pool_name: [a-z0-9_-]{1,32}. timeout_ms 0 = the configuration's.
  */
 
-/* kvc_object_put - stores bytes [0, bytes) as a whole. Returns 0; 1 when the same size was there
- * already and overwrite is 0. Errors: -ENOSPC, -EDQUOT, -EACCES, -EROFS, -ETIMEDOUT, -EFBIG, -EIO,
- * ... */
+/* kvc_object_put - stores bytes [0, bytes) as a whole. Returns 0; 1 when an object of the same
+ * payload size was there already and overwrite is 0 (one of another size is replaced). Errors:
+ * -ENOSPC, -EDQUOT, -EACCES, -EROFS, -ETIMEDOUT, -EFBIG, -EIO, ... */
 KVC_API int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
 			   const void *data, size_t bytes, int overwrite, uint32_t timeout_ms);
 
@@ -683,7 +687,9 @@ typedef int (*kvc_object_fn)(void *context, const struct kvc_object_info *info);
 
 /*
  * kvc_object_list - every object of a namespace, or of all (id NULL), from every root.
- * Non-zero from fn stops and is returned. Errors: -ENOTSUP (the plugin cannot list).
+ * Non-zero from fn stops and is returned. Errors: -ENOTSUP (the plugin cannot list); -EACCES, -EIO,
+ * ... (a folder of a namespace that could not be read, named in kvc_last_error(), after everything
+ * else was listed; -EXDEV: it is another file system).
  */
 KVC_API int kvc_object_list(struct kvc_store *store, const char *id, kvc_object_fn fn,
 			    void *context);
@@ -692,6 +698,7 @@ KVC_API int kvc_object_list(struct kvc_store *store, const char *id, kvc_object_
  * kvc_store_verify - reads every object of a namespace (id NULL: all) and checks trailer, name and
  * checksum. fn gets each object with its result (KVC_OK, CORRUPT, MISS with its cause, ERROR).
  * @remove   non-zero: proven-corrupt objects are removed, as a get would
+ * Errors: as kvc_object_list().
  */
 typedef int (*kvc_verify_fn)(void *context, const struct kvc_object_info *info,
 			     const struct kvc_result *result, uint64_t done, uint64_t total);
