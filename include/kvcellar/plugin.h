@@ -359,7 +359,7 @@ struct kvc_plugin {
 
 	/* optional, with KVC_ATTRIBUTE_LISTS: every published object whose name begins with
 	 * prefix, in any order; temporary files and housekeeping of the plugin are left out. What
-	 * could not be looked at is passed over, and its errno returned at the end, with a reason. */
+	 * could not be looked at is passed over; its errno comes at the end, with a reason. */
 	int (*list)(struct kvc_plugin_root *root, const char *prefix, kvc_list_fn fn,
 		    void *context);
 	int (*usage)(struct kvc_plugin_root *root, struct kvc_usage *out);

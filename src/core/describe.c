@@ -93,8 +93,8 @@ static void own_fact(struct kvc_text *text, bool json, bool *first, const struct
 							 ", as counted by this process";
 	}
 	kvc_usage_total(root->usage, &bytes, &objects);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " objects%s", bytes,
-		       objects, how);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " object%s%s", bytes,
+		       objects, objects == 1 ? "" : "s", how);
 	fact(text, json, first, "own", line);
 }
 
