@@ -47,7 +47,7 @@ struct kvc_queue {
 	uint32_t depth;
 	uint32_t in_flight;
 	uint64_t bounce_in_use; /* bytes of images on their way */
-	bool broken; /* the plugin said so; not leased again */
+	bool broken;		/* the plugin said so; not leased again */
 	uint8_t *blocks;
 	uint8_t *scratch;
 	struct kvc_slot slots[KVC_QUEUE_SLOTS];
