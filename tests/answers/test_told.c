@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every public call that fails has a text of its own in kvc_last_error(), which names the thing; and
- * what is said of roots and plugins that are not as one would like them.
+ * Every public call that fails has a text of its own in kvc_last_error(), which names the thing;
+ * and what is said of roots and plugins that are not as one would like them.
  */
 #include "support/support.h"
 
