@@ -240,10 +240,22 @@ static bool op_control(struct posix_op *op)
 	}
 }
 
+/*
+ * io_uring ends what its workers should do with -ECANCELED when the process may have no more threads
+ * (RLIMIT_NPROC, pids.max), although nobody cancelled it and nothing was moved. It is done here then.
+ */
+static void io_not_refused(struct posix_op *op)
+{
+	if (op->stage != STAGE_BEGIN && op->io.result == -ECANCELED &&
+	    !atomic_load(&op->cancelled))
+		posix_io_run(&op->io);
+}
+
 bool posix_op_step(struct posix_op *op)
 {
 	int error = 0;
 
+	io_not_refused(op);
 	/* What is published stays published, and says so. */
 	if (op->stage != STAGE_FOLDER_SYNCED && atomic_load(&op->cancelled))
 		return op_end(op, -ECANCELED);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -1031,6 +1032,69 @@ static void no_locked_memory_is_needed(void **state)
 	}
 }
 
+/* From here on this process can make no thread, nor the kernel one for it; what it owns it keeps. */
+static int threads_forbid(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0 } };
+	const struct rlimit limit = { .rlim_cur = 1, .rlim_max = 1 };
+
+	/* Nobody counts the processes of root. */
+	if (getuid() == 0 && setresuid(65534, (uid_t)-1, (uid_t)-1) != 0)
+		return -1;
+	if (syscall(SYS_capset, &header, none) != 0)
+		return -1;
+	return setrlimit(RLIMIT_NPROC, &limit);
+}
+
+static void *no_thread(void *argument)
+{
+	return argument;
+}
+
+static void without_workers_child(const struct mode *mode)
+{
+	struct kvc_completion completion;
+	pthread_t thread;
+	struct rig rig;
+
+	if (threads_forbid() != 0 || pthread_create(&thread, NULL, no_thread, NULL) != EAGAIN)
+		_exit(2);
+	if (!rig_open(&rig, mode))
+		_exit(77);
+	fill(memory, 65536, 5);
+	/* The sync is work for a worker of io_uring. */
+	if (put(&rig, "n/key", memory, 65536, KVC_DESCRIPTOR_DURABLE) != 65536)
+		_exit(3);
+	if (get(&rig, "n/key", memory + 65536, 65536, &completion) != 65536 ||
+	    memcmp(memory, memory + 65536, 65536) != 0)
+		_exit(4);
+	rig_close(&rig);
+	_exit(0);
+}
+
+static void without_workers_uring_moves_all_the_same(void **state)
+{
+	static const struct mode uring[] = { { "io_uring", false }, { "io_uring", true } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(uring) / sizeof(uring[0]); i++) {
+		pid_t child = fork();
+		int status;
+
+		assert_true(child >= 0);
+		if (child == 0)
+			without_workers_child(&uring[i]);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(WIFEXITED(status));
+		if (WEXITSTATUS(status) == 77) {
+			(void)snprintf(skipped, sizeof(skipped), "io_uring cannot be had here");
+			continue;
+		}
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
+}
+
 static int before_each(void **state)
 {
 	(void)state;
@@ -1144,6 +1208,7 @@ int main(int argc, char **argv)
 		CHOICE(settings_choose_the_engine),
 		CHOICE(refused_uring_falls_back_or_fails),
 		CHOICE(no_locked_memory_is_needed),
+		CHOICE(without_workers_uring_moves_all_the_same),
 	};
 	static char names[PER_MODE * MODES][128];
 	static struct CMUnitTest tests[PER_MODE * MODES];
