@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ATTEMPTS 5 /* while another writer replaces the object */
+
 /* A single object on its way: request, shape and name in one piece. */
 struct single {
 	struct kvc_request request;
@@ -144,26 +146,42 @@ static void count_single(struct kvc_namespace *ns, const struct single *single,
 	kvc_counters_call(counters, op, (kvc_now_ns() - single->start_ns) / 1000);
 }
 
-/* Runs the request; its errno. */
-static int single_run(struct kvc_namespace *ns, struct single *single)
+static void count_result(struct kvc_namespace *ns, const struct single *single)
 {
-	const struct kvc_result *result;
+	const struct kvc_result *result = &single->request.result;
 
-	kvc_store_enter(ns->store);
-	kvc_xfer_run(ns->store, &single->request, 1, NULL);
-	kvc_store_leave(ns->store);
-	result = &single->request.result;
 	count_single(ns, single, *result,
 		     result->status == KVC_OK && result->cause == KVC_CAUSE_NONE ?
 			     single->shape.payload_bytes :
 			     0);
+}
+
+/* Runs the request, uncounted; its errno. */
+static int single_try(struct kvc_namespace *ns, struct single *single)
+{
+	kvc_store_enter(ns->store);
+	kvc_xfer_run(ns->store, &single->request, 1, NULL);
+	kvc_store_leave(ns->store);
 	return errno_of(&single->request);
 }
 
-/* Reads the trailer of what was found. 0, or a negative errno as kvc_trailer_decode() has it. */
-static int read_trailer(const struct single *single, uint64_t object_bytes, struct kvc_trailer *out)
+/* Runs the request; its errno. */
+static int single_run(struct kvc_namespace *ns, struct single *single)
+{
+	const int rc = single_try(ns, single);
+
+	count_result(ns, single);
+	return rc;
+}
+
+/* Reads the trailer of what was found. 0, a negative errno as kvc_trailer_decode() has it, or -ESTALE:
+ * it was replaced since. */
+static int read_trailer(const struct single *single, const struct kvc_completion *found,
+			struct kvc_trailer *out)
 {
 	const struct kvc_request *request = &single->request;
+	const uint64_t object_bytes = found->object_bytes;
+	struct kvc_completion now = { .result = 0 };
 	uint8_t *block;
 	int64_t rc;
 
@@ -173,8 +191,10 @@ static int read_trailer(const struct single *single, uint64_t object_bytes, stru
 	if (!block)
 		return -ENOMEM;
 	rc = kvc_root_read_until(request->root, single->path, object_bytes - KVC_TRAILER_BYTES,
-				 block, KVC_TRAILER_BYTES, request->deadline_ns, NULL);
-	if (rc == KVC_TRAILER_BYTES)
+				 block, KVC_TRAILER_BYTES, request->deadline_ns, &now);
+	if (rc >= 0 && memcmp(now.version, found->version, sizeof(now.version)) != 0)
+		rc = -ESTALE;
+	else if (rc == KVC_TRAILER_BYTES)
 		rc = kvc_trailer_decode(block, out);
 	else if (rc >= 0)
 		rc = -ENOMSG;
@@ -215,13 +235,16 @@ static int find_single(struct single *single, struct kvc_completion *found, uint
 {
 	struct kvc_request *request = &single->request;
 	struct kvc_trailer trailer = { .payload_bytes = 0 };
-	int rc = kvc_root_stat_until(request->root, single->path, request->deadline_ns, found);
+	int rc = -ESTALE;
 
-	if (rc) {
-		request->result = kvc_result_of_errno(-rc);
-		return errno_of(request);
+	for (int attempt = 0; rc == -ESTALE && attempt < ATTEMPTS; attempt++) {
+		rc = kvc_root_stat_until(request->root, single->path, request->deadline_ns, found);
+		if (rc) {
+			request->result = kvc_result_of_errno(-rc);
+			return errno_of(request);
+		}
+		rc = read_trailer(single, found, &trailer);
 	}
-	rc = read_trailer(single, found->object_bytes, &trailer);
 	request->result = judge(single, rc, found->object_bytes, &trailer);
 	if (request->result.status == KVC_OK)
 		*out_bytes = rc ? found->object_bytes : trailer.payload_bytes;
@@ -302,23 +325,28 @@ int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 	single = single_new(ns, pool_name, key, KVC_GET, timeout_ms, &rc);
 	if (!single)
 		return rc;
-	kvc_store_enter(ns->store);
-	rc = find_single(single, &found, &bytes);
-	if (rc)
-		remove_wrong(ns, single, &found);
-	kvc_store_leave(ns->store);
-	if (rc) {
-		count_single(ns, single, single->request.result, 0);
-		goto out;
+	/* Another writer may replace it between the look and the read: then both again. */
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		kvc_store_enter(ns->store);
+		rc = find_single(single, &found, &bytes);
+		if (rc)
+			remove_wrong(ns, single, &found);
+		kvc_store_leave(ns->store);
+		if (rc)
+			break;
+		if (bytes > capacity) {
+			*out_bytes = bytes;
+			rc = kvc_fail(-ENOBUFS, "%s: %llu bytes, the buffer has %zu", single->name,
+				      (unsigned long long)bytes, capacity);
+			goto out;
+		}
+		single_shape(single, bytes, buffer);
+		single->request.bounced = false;
+		rc = single_try(ns, single);
+		if (!kvc_verify_is_guess(&single->request, single->request.result))
+			break;
 	}
-	if (bytes > capacity) {
-		*out_bytes = bytes;
-		rc = kvc_fail(-ENOBUFS, "%s: %llu bytes, the buffer has %zu", single->name,
-			      (unsigned long long)bytes, capacity);
-		goto out;
-	}
-	single_shape(single, bytes, buffer);
-	rc = single_run(ns, single);
+	count_result(ns, single);
 	if (rc == 0)
 		*out_bytes = bytes;
 out:

@@ -46,6 +46,7 @@ struct kvc_queue {
 	struct kvc_slot *free;
 	uint32_t depth;
 	uint32_t in_flight;
+	uint32_t moving;	/* of them, those that move bytes */
 	uint64_t bounce_in_use; /* bytes of images on their way */
 	bool broken;		/* the plugin said so; not leased again */
 	uint8_t *blocks;

@@ -20,6 +20,7 @@
 
 #define IDENTITY_NAME KVC_HOUSEKEEPING_FOLDER "/root.json"
 #define CONTROL_NS    (5 * UINT64_C(1000000000)) /* for one housekeeping I/O */
+#define QUIET_MS      UINT64_C(600000)		 /* without a stall, and a root is trusted again */
 #define CANCEL_NS     (UINT64_C(1000000000))	 /* for it to end once it is cancelled */
 #define TEXT_BYTES    KVC_ROOTID_BYTES_MAX
 
@@ -127,8 +128,8 @@ static int64_t run_one(struct kvc_root *root, const struct one *one, struct kvc_
 	rc = wait_one(queue, deadline_ns, &done);
 	if (rc) {
 		kvc_queue_park(queue);
-		if (kvc_root_deadline_kind(root) == KVC_DEADLINE_SOFT)
-			atomic_store_explicit(&root->suspect, true, memory_order_relaxed);
+		if (kvc_root_deadline_kind(root) != KVC_DEADLINE_HARD)
+			(void)kvc_root_suspect(root);
 		return -ETIMEDOUT;
 	}
 	if (done.result == -ECANCELED)
@@ -295,6 +296,54 @@ static int check_identity(struct kvc_root *root)
 			"only",
 			root->location);
 	return 0;
+}
+
+/* ---------------------------------------------------------------- while it is open */
+
+bool kvc_root_suspect(struct kvc_root *root)
+{
+	atomic_store_explicit(&root->suspect_ms, kvc_now_ms(), memory_order_relaxed);
+	return !atomic_exchange_explicit(&root->suspect, true, memory_order_relaxed);
+}
+
+/* A process that was stopped, or a disk that had its bad minute, is not slow for ever. */
+static void end_suspicion(struct kvc_root *root)
+{
+	const uint64_t since_ms =
+		kvc_now_ms() - atomic_load_explicit(&root->suspect_ms, memory_order_relaxed);
+
+	if (since_ms < QUIET_MS ||
+	    !atomic_exchange_explicit(&root->suspect, false, memory_order_relaxed))
+		return;
+	kvc_log(KVC_LOG_INFO, "%s: nothing has stalled for %llu minutes: no longer suspect",
+		root->location, (unsigned long long)(since_ms / 60000));
+}
+
+/* Without it the next process would give the root a new identity, and look elsewhere for what lies
+ * in it. One that was made meanwhile stays: which of two is right cannot be told here. */
+static void keep_identity(struct kvc_root *root)
+{
+	struct kvc_rootid id = { .writes_refused = false };
+	struct kvc_completion found;
+	char text[1024];
+
+	if (root->read_only || root->writes_refused ||
+	    kvc_root_stat(root, IDENTITY_NAME, &found) != -ENOENT)
+		return;
+	memcpy(id.uuid_text, root->uuid_text, sizeof(id.uuid_text));
+	(void)snprintf(id.storage_layout, sizeof(id.storage_layout), "files");
+	(void)snprintf(id.naming, sizeof(id.naming), "%s", naming_word(root->store));
+	(void)kvc_rootid_render(&id, text, sizeof(text));
+	if (kvc_root_write_text(root, IDENTITY_NAME, text, true) == 0)
+		kvc_log(KVC_LOG_WARNING, "%s: its %s was removed and is written again",
+			root->location, IDENTITY_NAME);
+}
+
+void kvc_root_look_after(struct kvc_root *root)
+{
+	end_suspicion(root);
+	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED)
+		keep_identity(root);
 }
 
 /* ---------------------------------------------------------------- open, close */

@@ -53,6 +53,7 @@ struct kvc_root {
 	/* Stalled once: staged from then on. Not beside the flags above, which a compiler may test
 	 * together with what lies in their word. */
 	atomic_bool suspect;
+	atomic_uint_fast64_t suspect_ms; /* when it stalled last */
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
@@ -77,6 +78,13 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns);
 
 enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
+
+/* Its I/O was found stalling: transfers are staged from now on. True when that is news. */
+bool kvc_root_suspect(struct kvc_root *root);
+
+/* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, and writes
+ * root.json again when somebody removed it, so that the root keeps its place in the routing. */
+void kvc_root_look_after(struct kvc_root *root);
 
 /* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);

@@ -481,6 +481,7 @@ static bool finish_portion(struct kvc_stage *stage, struct portion *portion, uin
 	} else if (!portion->done) {
 		/* The worker frees it, whenever its I/O comes back. */
 		portion->abandoned = true;
+		(void)kvc_root_suspect(stage->root);
 		stage->stuck++;
 		kvc_counters_add(stage->root->store->counters, KVC_COUNTER_PARKED_QUEUES, 1);
 		/* Under the lock: the worker may free it as soon as it is let go. */

@@ -286,10 +286,19 @@ static void reclaim(struct kvc_store *store)
 	}
 }
 
+static void look_after_roots(struct kvc_store *store)
+{
+	/* First: it finds out that a root was moved away, and that another folder has its place. */
+	reclaim(store);
+	for (size_t r = 0; r < store->root_count; r++) {
+		(void)kvc_usage_check(store->roots[r]->usage);
+		kvc_root_look_after(store->roots[r]);
+	}
+}
+
 static void *housekeeper(void *context)
 {
 	struct kvc_store *store = context;
-	unsigned round = 0;
 
 	pthread_mutex_lock(&store->house_lock);
 	while (!store->stop) {
@@ -302,12 +311,9 @@ static void *housekeeper(void *context)
 			break;
 		pthread_mutex_unlock(&store->house_lock);
 		kvc_counters_check(store->counters);
-		for (size_t r = 0; r < store->root_count; r++)
-			(void)kvc_usage_check(store->roots[r]->usage);
+		look_after_roots(store);
 		if (*store->settings->metrics_file)
 			write_metrics(store);
-		if (++round % 6 == 0)
-			reclaim(store);
 		pthread_mutex_lock(&store->house_lock);
 	}
 	store->housekeeper_ended = true;

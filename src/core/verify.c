@@ -93,6 +93,13 @@ struct kvc_result kvc_verify_read(struct kvc_slot *slot, const struct kvc_comple
 	return ok;
 }
 
+bool kvc_verify_is_guess(const struct kvc_request *request, struct kvc_result result)
+{
+	return request->object_kind == KVC_OBJECT_SINGLE &&
+	       (result.cause == KVC_CAUSE_SHORT || result.cause == KVC_CAUSE_LONG ||
+		result.cause == KVC_CAUSE_OTHER_OBJECT || result.cause == KVC_CAUSE_RECYCLED);
+}
+
 bool kvc_verify_removable(const struct kvc_request *request, struct kvc_result result)
 {
 	const struct kvc_root *root = request->root;
@@ -101,14 +108,15 @@ bool kvc_verify_removable(const struct kvc_request *request, struct kvc_result r
 	if (root->read_only || root->writes_refused)
 		return false;
 	switch (result.cause) {
-	case KVC_CAUSE_OTHER_OBJECT:
 	case KVC_CAUSE_CHECKSUM:
 	case KVC_CAUSE_TRAILER:
 		return true;
+	case KVC_CAUSE_OTHER_OBJECT:
 	case KVC_CAUSE_SHORT:
 	case KVC_CAUSE_LONG:
 	case KVC_CAUSE_FOREIGN:
-		/* Whatever lies in our namespaces is ours; in nixl naming it may be the peer's. */
+		/* Whatever lies in our namespaces is ours; in nixl naming it may be the peer's, or
+		 * another weight set's of the same name. */
 		return !nixl;
 	default:
 		return false;

@@ -17,8 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMESPACE_TEXT "namespace.json"
-#define READ_BYTES     (UINT64_C(4) << 20)
+#define NAMESPACE_TEXT	"namespace.json"
+#define VERIFY_ATTEMPTS 5
+#define READ_BYTES	(UINT64_C(4) << 20)
 
 /* ---------------------------------------------------------------- walking */
 
@@ -258,9 +259,17 @@ static int read_trailer(struct kvc_root *root, const char *path, uint64_t object
 	return kvc_trailer_decode(block, out);
 }
 
-/* Reads and checks the payload against the trailer. 0, -EBADMSG, or the read's errno. */
-static int check_payload(struct kvc_root *root, const char *path, const struct kvc_trailer *trailer)
+static bool same_version(const struct kvc_completion *a, const struct kvc_completion *b)
 {
+	return a->version[0] == b->version[0] && a->version[1] == b->version[1];
+}
+
+/* Reads and checks the payload against the trailer. 0, -EBADMSG, -ESTALE (it is not the object any
+ * more that the trailer was read of), or the read's errno. */
+static int check_payload(struct kvc_root *root, const char *path, const struct kvc_trailer *trailer,
+			 const struct kvc_completion *of)
+{
+	struct kvc_completion now = *of;
 	const uint64_t bytes = trailer->stored_bytes - KVC_TRAILER_BYTES;
 	struct kvc_shape *shape;
 	uint8_t *image;
@@ -278,8 +287,10 @@ static int check_payload(struct kvc_root *root, const char *path, const struct k
 	for (uint64_t at = 0; at < bytes && rc >= 0;) {
 		const uint64_t step = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
 
-		rc = kvc_root_read(root, path, at, image + at, step, NULL);
-		if (rc >= 0 && (uint64_t)rc < step)
+		rc = kvc_root_read(root, path, at, image + at, step, &now);
+		if (rc >= 0 && !same_version(&now, of))
+			rc = -ESTALE;
+		else if (rc >= 0 && (uint64_t)rc < step)
 			rc = -EBADMSG;
 		at += step;
 	}
@@ -308,11 +319,11 @@ static bool is_hash_of(const char *name, const struct kvc_trailer *trailer)
 
 /* A trailer that says of itself what its path says. */
 static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trailer *trailer,
-		       bool nixl)
+		       uint64_t object_bytes, bool nixl)
 {
 	const size_t length = strlen(entry->name);
 
-	if (trailer->stored_bytes != entry->entry->object_bytes)
+	if (trailer->stored_bytes != object_bytes)
 		return false;
 	if (!nixl && trailer->ns_hash != folder_hash(entry->folder))
 		return false;
@@ -322,40 +333,57 @@ static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trai
 	return !nixl && is_hash_of(entry->name, trailer);
 }
 
-static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64_t version[2])
+/* One look at an object of that size. MISS/recycled: it was replaced meanwhile. */
+static struct kvc_result verify_once(const struct kvc_walk_entry *entry, uint64_t object_bytes,
+				     uint8_t *block, uint64_t version[2])
 {
 	const struct kvc_settings *settings = entry->root->store->settings;
 	const bool nixl = settings->naming == KVC_NAMING_NIXL;
 	const char *path = entry->entry->name;
-	struct kvc_completion completion = { .result = 0 };
+	struct kvc_completion completion = { .object_bytes = object_bytes };
 	struct kvc_trailer trailer;
-	uint8_t *block = malloc(KVC_TRAILER_BYTES);
-	struct kvc_result result;
-	int rc;
+	int rc = read_trailer(entry->root, path, object_bytes, block, &trailer, &completion);
 
-	if (!block)
-		return kvc_result_of_errno(ENOMEM);
-	rc = read_trailer(entry->root, path, entry->entry->object_bytes, block, &trailer,
-			  &completion);
 	version[0] = completion.version[0];
 	version[1] = completion.version[1];
+	if (completion.object_bytes != object_bytes && completion.object_bytes != KVC_BYTES_UNKNOWN)
+		return kvc_result_of_errno(ESTALE);
 	if (rc == -ENOMSG)
-		result = settings->verify == KVC_VERIFY_IF_PRESENT && nixl ?
-				 kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
-				 kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0);
-	else if (rc == -EPROTONOSUPPORT)
-		result = kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
-	else if (rc == -EBADMSG)
-		result = kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
-	else if (rc)
-		result = kvc_result_of_errno(-rc);
-	else if (!is_at_home(entry, &trailer, nixl))
-		result = kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
-	else {
-		rc = check_payload(entry->root, path, &trailer);
-		result = rc == 0	? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
-			 rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0) :
-					  kvc_result_of_errno(-rc);
+		return settings->verify == KVC_VERIFY_IF_PRESENT && nixl ?
+			       kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+			       kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0);
+	if (rc == -EPROTONOSUPPORT)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	if (rc == -EBADMSG)
+		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
+	if (rc)
+		return kvc_result_of_errno(-rc);
+	if (!is_at_home(entry, &trailer, object_bytes, nixl))
+		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
+	rc = check_payload(entry->root, path, &trailer, &completion);
+	return rc == 0	      ? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+	       rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0) :
+				kvc_result_of_errno(-rc);
+}
+
+/* Until it is not replaced while it is looked at. */
+static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64_t version[2])
+{
+	struct kvc_completion found = { .object_bytes = entry->entry->object_bytes };
+	struct kvc_result result = kvc_result_of_errno(ENOMEM);
+	uint8_t *block = malloc(KVC_TRAILER_BYTES);
+
+	for (int attempt = 0; block && attempt < VERIFY_ATTEMPTS; attempt++) {
+		int rc;
+
+		result = verify_once(entry, found.object_bytes, block, version);
+		if (result.cause != KVC_CAUSE_RECYCLED)
+			break;
+		rc = kvc_root_stat(entry->root, entry->entry->name, &found);
+		if (rc) {
+			result = kvc_result_of_errno(-rc);
+			break;
+		}
 	}
 	free(block);
 	return result;

@@ -21,6 +21,7 @@
 /* Begun at a time: so few that slots whose I/O is done at once (a stat) are used again while they
  * are in the CPU's cache. */
 #define BEGIN_AT_ONCE	16u
+#define MAX_ERRNO	4095
 #define BOUNCE_BYTES	(UINT64_C(16) << 20)
 /* A soft root that comes back this long after the deadline is staged from then on. */
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
@@ -141,7 +142,7 @@ static void finish(struct kvc_request *request, struct kvc_result result)
 				      request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK) {
 		kvc_usage_add(root->usage, ns_hash, -(int64_t)request->previous_bytes, -1);
-	} else if (request->op == KVC_GET &&
+	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
 		    (result.status == KVC_MISS && result.cause != KVC_CAUSE_ABSENT &&
 		     result.cause != KVC_CAUSE_MARKED) ||
@@ -167,6 +168,11 @@ static void give_slot(struct session *s, struct kvc_slot *slot)
 	slot->request = NULL;
 	slot->next = s->queue->free;
 	s->queue->free = slot;
+}
+
+static bool moves(const struct kvc_slot *slot)
+{
+	return slot->descriptor.op == KVC_OP_READ || slot->descriptor.op == KVC_OP_WRITE;
 }
 
 static void push_ready(struct session *s, struct kvc_slot *slot)
@@ -406,6 +412,7 @@ static void submit(struct session *s)
 		s->ready = slot->next;
 		slot->in_flight = true;
 		s->queue->in_flight++;
+		s->queue->moving += moves(slot);
 	}
 	if (!s->ready)
 		s->ready_end = &s->ready;
@@ -432,7 +439,9 @@ static bool remove_wrong(struct session *s, struct kvc_slot *slot,
 {
 	struct kvc_request *request = slot->request;
 
-	if (!kvc_verify_removable(request, request->result) || !has_version(completion) ||
+	/* Past the deadline nothing was read again: a checksum alone is no proof then. */
+	if (!kvc_verify_removable(request, request->result) ||
+	    kvc_verify_is_guess(request, request->result) || !has_version(completion) ||
 	    kvc_now_ns() >= request->deadline_ns)
 		return false;
 	request->step = KVC_STEP_REMOVE_WRONG;
@@ -443,12 +452,33 @@ static bool remove_wrong(struct session *s, struct kvc_slot *slot,
 	return true;
 }
 
+/*
+ * The checksum was taken over the caller's memory, which others may have changed meanwhile (two pages
+ * of a call at one index, an engine that reuses the page): that proves nothing of what is stored. Once
+ * more, into memory of the library, decides.
+ */
+static bool read_again(struct session *s, struct kvc_slot *slot, struct kvc_result result)
+{
+	struct kvc_request *request = slot->request;
+
+	if (result.cause != KVC_CAUSE_CHECKSUM || request->bounced ||
+	    kvc_now_ns() >= request->deadline_ns)
+		return false;
+	request->bounced = true;
+	begin_step(s, slot);
+	return true;
+}
+
 static void read_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
 {
 	struct kvc_request *request = slot->request;
 
 	if (c->result >= 0) {
-		finish(request, kvc_verify_read(slot, c));
+		const struct kvc_result result = kvc_verify_read(slot, c);
+
+		if (read_again(s, slot, result))
+			return;
+		finish(request, result);
 		if (remove_wrong(s, slot, c))
 			return;
 	} else {
@@ -576,6 +606,10 @@ static void complete(struct session *s, struct kvc_completion *c)
 	}
 	slot->in_flight = false;
 	s->queue->in_flight--;
+	s->queue->moving -= moves(slot);
+	/* Nothing that a plugin may say is an errno beyond the usual. */
+	if (c->result < -MAX_ERRNO)
+		c->result = -EPROTO;
 	if (c->result == -ECANCELED && s->error)
 		c->result = -s->error;
 	if (bounce_again(s, slot, c))
@@ -616,13 +650,6 @@ static void expire(struct session *s, uint64_t now_ns)
 	}
 }
 
-static bool moved_bytes(const struct kvc_completion *c)
-{
-	const struct kvc_slot *slot = (const struct kvc_slot *)(uintptr_t)c->cookie;
-
-	return slot->descriptor.op == KVC_OP_READ || slot->descriptor.op == KVC_OP_WRITE;
-}
-
 /* One round: begin, submit, poll, verify. Returns the number of completions. */
 static uint32_t step(struct session *s, uint64_t wait_ns)
 {
@@ -649,6 +676,8 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 	if (s->todo && s->queue->free && !s->ready && s->queue->bounce_in_use < BOUNCE_BYTES)
 		wait_ns = 0;
 	count = ops->poll(s->queue->handle, done, COMPLETIONS, wait_ns);
+	if (count > (int)COMPLETIONS)
+		count = -EPROTO;
 	if (count < 0) {
 		/* cancel() makes the plugin settle what it holds; until then it owns the memory. */
 		const struct timespec pause = kvc_timespec(1000000);
@@ -663,7 +692,7 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 		if (now_ns > s->deadline_ns)
 			s->late_ns = now_ns - s->deadline_ns;
 		/* The device gets its next work before the CPU looks at the bytes that came. */
-		if ((s->todo || s->ready) && moved_bytes(&done[0])) {
+		if ((s->todo || s->ready) && s->queue->moving > 0) {
 			begin(s, now_ns);
 			expire(s, now_ns);
 			submit(s);
@@ -685,10 +714,9 @@ static void note_end(struct session *s)
 	if (s->late_ns == 0 || s->kind != KVC_DEADLINE_SOFT)
 		return;
 	kvc_counters_add(root->store->counters, KVC_COUNTER_OVERRUNS, 1);
-	if (s->late_ns > SUSPECT_NS &&
-	    !atomic_exchange_explicit(&root->suspect, true, memory_order_relaxed))
+	if (s->late_ns > SUSPECT_NS && kvc_root_suspect(root))
 		kvc_log(KVC_LOG_WARNING,
-			"%s: I/O came back %llu ms after its deadline; from now on transfers go "
+			"%s: I/O came back %llu ms after its deadline; for now transfers go "
 			"through memory of the library and are abandoned in time",
 			root->location, (unsigned long long)(s->late_ns / 1000000));
 }

@@ -219,7 +219,8 @@ static void one_stuck_root_keeps_only_itself_open(void **state)
 	request->deadline_ns = kvc_now_ns() + 20000000;
 	kvc_xfer_run(&fake->store, request, 1, NULL);
 	assert_int_equal(request->result.status, KVC_TIMEOUT);
-	assert_string_equal(kvc_root_state(fake_root(fake, 0)), "ok");
+	assert_string_equal(kvc_root_state(fake_root(fake, 0)), "suspect");
+	assert_string_equal(kvc_root_state(fake_root(fake, 1)), "ok");
 	assert_int_equal(kvc_root_close(fake_root(fake, 1), 0), 0);
 	assert_int_equal(kvc_root_close(fake_root(fake, 0), 0), -EBUSY);
 	fake->store.root_count = 1;
