@@ -100,6 +100,7 @@ int fsobj_container_resize(struct fsobj_root *root, int fd, uint64_t bytes);
 
 int fsobj_list(struct fsobj_root *root, const char *prefix, kvc_list_fn fn, void *context);
 int fsobj_usage(struct fsobj_root *root, struct kvc_usage *out);
+/* Also looks whether the location still names the folder that is open. */
 int64_t fsobj_reclaim(struct fsobj_root *root);
 
 /* host->step(), when there is one. */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -45,6 +46,8 @@ int fsobj_folders_init(struct fsobj_folders *folders)
 		chains *= 2;
 	folders->chain_mask = chains - 1;
 	folders->hand = 0;
+	folders->top_known = false;
+	atomic_init(&folders->generation, 0);
 	folders->slots = calloc(folders->slot_count, sizeof(*folders->slots));
 	folders->chains = malloc(chains * sizeof(*folders->chains));
 	if (folders->slots == NULL || folders->chains == NULL) {
@@ -142,9 +145,10 @@ static uint32_t slot_take(struct fsobj_folders *folders)
 	return FSOBJ_NO_SLOT;
 }
 
-/* Puts fd into the table, or hands out what another thread put there first. */
+/* Puts fd into the table, or hands out what another thread put there first. generation: that of the
+ * table when the look-up began. */
 static void folder_insert(struct fsobj_folders *folders, uint64_t hash, const char *path,
-			  size_t bytes, int fd, struct fsobj_folder *out)
+			  size_t bytes, int fd, unsigned int generation, struct fsobj_folder *out)
 {
 	struct fsobj_slot *slot;
 	uint32_t index;
@@ -154,6 +158,8 @@ static void folder_insert(struct fsobj_folders *folders, uint64_t hash, const ch
 	if (bytes > FSOBJ_FOLDER_PATH_BYTES)
 		return;
 	pthread_mutex_lock(&folders->lock);
+	if (generation != atomic_load(&folders->generation))
+		goto unlock;
 	index = slot_find(folders, hash, path, bytes);
 	if (index != FSOBJ_NO_SLOT) {
 		close(fd);
@@ -225,6 +231,74 @@ bool fsobj_folder_gone(struct fsobj_root *root, const struct fsobj_folder *folde
 	return true;
 }
 
+/* With the lock held. What is in use is closed when it is put back. */
+static void folders_forget(struct fsobj_folders *folders)
+{
+	for (uint32_t i = 0; i < folders->slot_count; i++) {
+		struct fsobj_slot *slot = &folders->slots[i];
+
+		if (slot->fd < 0 || slot->dead)
+			continue;
+		slot_unchain(folders, i);
+		if (slot->refs > 0) {
+			slot->dead = true;
+		} else {
+			close(slot->fd);
+			slot->fd = -1;
+		}
+	}
+	folders->top_known = false;
+	atomic_fetch_add(&folders->generation, 1);
+}
+
+/* The root's folder was opened by path: folders below another one are forgotten. */
+static void top_opened(struct fsobj_folders *folders, int fd, unsigned int *generation)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return;
+	pthread_mutex_lock(&folders->lock);
+	if (*generation == atomic_load(&folders->generation)) {
+		if (folders->top_known &&
+		    (st.st_dev != folders->top_device || st.st_ino != folders->top_inode))
+			folders_forget(folders);
+		folders->top_known = true;
+		folders->top_device = st.st_dev;
+		folders->top_inode = st.st_ino;
+		*generation = atomic_load(&folders->generation);
+	}
+	pthread_mutex_unlock(&folders->lock);
+}
+
+void fsobj_folders_renew(struct fsobj_root *root)
+{
+	int flags = (root->flags & KVC_ROOT_OWNED) != 0 ? AT_SYMLINK_NOFOLLOW : 0;
+	struct fsobj_folders *folders = &root->folders;
+	char text[PATH_MAX + 100];
+	bool moved = false;
+	struct stat st;
+	int error = 0;
+
+	if (fstatat(AT_FDCWD, root->location, &st, flags) != 0)
+		error = errno;
+	/* Other errors do not say what the location names. */
+	if (error != 0 && error != ENOENT && error != ENOTDIR && error != ELOOP)
+		return;
+	pthread_mutex_lock(&folders->lock);
+	if (folders->top_known)
+		moved = error != 0 || st.st_dev != folders->top_device ||
+			st.st_ino != folders->top_inode;
+	if (moved)
+		folders_forget(folders);
+	pthread_mutex_unlock(&folders->lock);
+	if (!moved || root->host == NULL || root->host->log_debug == NULL)
+		return;
+	(void)snprintf(text, sizeof(text), "folder %s was moved or replaced: it is opened anew",
+		       root->location);
+	root->host->log_debug(root->host->context, text);
+}
+
 /* Opens one component below parent_fd, making it when that is asked for. */
 static int component_open(const struct fsobj_root *root, int parent_fd, const char *name,
 			  bool create, int *out)
@@ -284,11 +358,13 @@ static int folder_lookup(struct fsobj_root *root, const char *path, size_t bytes
 	struct fsobj_folders *folders = &root->folders;
 	uint64_t hash = path_hash(path, bytes);
 	struct fsobj_folder top;
+	unsigned int generation;
 	uint32_t index;
 	int fd;
 	int error;
 
 	pthread_mutex_lock(&folders->lock);
+	generation = atomic_load(&folders->generation);
 	index = bytes <= FSOBJ_FOLDER_PATH_BYTES ? slot_find(folders, hash, path, bytes) :
 						   FSOBJ_NO_SLOT;
 	if (index != FSOBJ_NO_SLOT) {
@@ -306,6 +382,7 @@ static int folder_lookup(struct fsobj_root *root, const char *path, size_t bytes
 		error = fsobj_root_folder_open(root, create, false, &fd);
 		if (error != 0)
 			return error;
+		top_opened(folders, fd, &generation);
 	} else {
 		error = fsobj_folder_get(root, "", 0, create, &top);
 		if (error != 0)
@@ -317,7 +394,7 @@ static int folder_lookup(struct fsobj_root *root, const char *path, size_t bytes
 		if (error != 0)
 			return error;
 	}
-	folder_insert(folders, hash, path, bytes, fd, out);
+	folder_insert(folders, hash, path, bytes, fd, generation, out);
 	return 0;
 }
 

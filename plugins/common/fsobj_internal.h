@@ -40,6 +40,12 @@ struct fsobj_folders {
 	uint32_t slot_count;
 	uint32_t chain_mask;
 	uint32_t hand;
+	bool top_known; /* the root's folder was opened: as this one */
+	dev_t top_device;
+	ino_t top_inode;
+	/* Goes up when the location is found to name another folder. What was looked up before is
+	 * not to be used for anything that begins later. */
+	atomic_uint generation;
 };
 
 struct fsobj_lease {
@@ -47,7 +53,8 @@ struct fsobj_lease {
 	int fd;
 	char uuid[FSOBJ_UUID_CHARS + 1];
 	int64_t touched_s;
-	pid_t owner; /* a forked child leaves the lease alone */
+	unsigned int generation; /* of the folders, when it was made */
+	pid_t owner;		 /* a forked child leaves the lease alone */
 	atomic_uint_fast64_t temp_count;
 };
 
@@ -76,6 +83,9 @@ void fsobj_folders_fini(struct fsobj_folders *folders);
 int fsobj_folder_get(struct fsobj_root *root, const char *path, size_t bytes, bool create,
 		     struct fsobj_folder *out);
 void fsobj_folder_put(struct fsobj_root *root, struct fsobj_folder *folder);
+/* Does the location still name the folder that is open? Else all folders are forgotten, and opened
+ * by path again when they are needed. */
+void fsobj_folders_renew(struct fsobj_root *root);
 /* After an error from a call on the folder: does it come from the folder itself being gone? It then
  * is forgotten, and the next get looks it up (or makes it) again. */
 /* Gives a folder that was just made its mode, which the umask may have cut; set-group-id stays. */

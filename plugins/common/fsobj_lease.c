@@ -64,6 +64,9 @@ static int lease_make_locked(struct fsobj_root *root, int folder_fd)
 	error = lease_lock(fd);
 	if (error == 0 || lock_unknown(error))
 		error = fsobj_link(root, fd, folder_fd, root->lease.uuid);
+	/* Our own, from before this folder was moved away and back. */
+	if (error == -EEXIST && unlinkat(folder_fd, root->lease.uuid, 0) == 0)
+		error = fsobj_link(root, fd, folder_fd, root->lease.uuid);
 	if (error != 0) {
 		close(fd);
 		return error;
@@ -101,9 +104,15 @@ static int lease_make(struct fsobj_root *root)
 	for (int attempt = 0; attempt < 200 && error == -EAGAIN; attempt++) {
 		if (attempt > 0)
 			(void)nanosleep(&pause, NULL);
+		root->lease.generation = atomic_load(&root->folders.generation);
 		error = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), true, &folder);
 		if (error != 0)
 			return error;
+		if (root->lease.generation != atomic_load(&root->folders.generation)) {
+			fsobj_folder_put(root, &folder);
+			error = -EAGAIN;
+			continue;
+		}
 		error = root->info.tmpfile ? lease_make_locked(root, folder.fd) :
 					     lease_make_named(root, folder.fd);
 		if (fsobj_folder_gone(root, &folder, error))
@@ -123,7 +132,9 @@ int fsobj_lease_hold(struct fsobj_root *root)
 
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	pthread_mutex_lock(&lease->lock);
-	if (lease->fd >= 0 && (fstat(lease->fd, &st) != 0 || st.st_nlink == 0)) {
+	/* Removed, or left behind in a folder that the location does not name any more. */
+	if (lease->fd >= 0 && (fstat(lease->fd, &st) != 0 || st.st_nlink == 0 ||
+			       lease->generation != atomic_load(&root->folders.generation))) {
 		close(lease->fd);
 		lease->fd = -1;
 	}
@@ -320,6 +331,7 @@ int64_t fsobj_reclaim(struct fsobj_root *root)
 	struct timespec now;
 	int done;
 
+	fsobj_folders_renew(root);
 	if (root->info.read_only)
 		return 0;
 	done = fsobj_folder_get(root, FSOBJ_LEASES, strlen(FSOBJ_LEASES), false, &folder);

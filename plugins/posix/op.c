@@ -246,8 +246,7 @@ static bool op_control(struct posix_op *op)
  */
 static void io_not_refused(struct posix_op *op)
 {
-	if (op->stage != STAGE_BEGIN && op->io.result == -ECANCELED &&
-	    !atomic_load(&op->cancelled))
+	if (op->stage != STAGE_BEGIN && op->io.result == -ECANCELED && !atomic_load(&op->cancelled))
 		posix_io_run(&op->io);
 }
 

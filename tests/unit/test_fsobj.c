@@ -40,9 +40,18 @@ static void host_step(void *context, const char *step)
 		(void)kill(getpid(), SIGKILL);
 }
 
+static char logged[PATH_MAX + 200];
+
+static void host_log_debug(void *context, const char *text)
+{
+	(void)context;
+	(void)snprintf(logged, sizeof(logged), "%s", text);
+}
+
 static const struct kvc_host host = {
 	.abi = KVC_PLUGIN_ABI,
 	.size = sizeof(host),
+	.log_debug = host_log_debug,
 	.reason = host_reason,
 	.step = host_step,
 };
@@ -920,6 +929,88 @@ static void modes_do_not_depend_on_the_umask(void **state)
 	fsobj_root_close(root);
 }
 
+static void moved_away(char to[PATH_MAX], const char *location)
+{
+	(void)snprintf(to, PATH_MAX, "%.4000s.moved", location);
+	assert_int_equal(rename(location, to), 0);
+}
+
+static void a_replaced_root_is_opened_anew(void **state)
+{
+	char location[PATH_MAX], moved[PATH_MAX], lease[PATH_MAX];
+	struct fsobj_root *root = open_new(location, "replaced");
+	struct fsobj_seen seen;
+	struct fsobj_file file;
+
+	(void)state;
+	assert_int_equal(put(root, "n/00/key", 9, false, &seen), 0);
+	assert_int_equal(put(root, "n/00/key", 10, false, &seen), 0);
+	logged[0] = '\0';
+	assert_int_equal(fsobj_reclaim(root), 0);
+	assert_string_equal(logged, "");
+	assert_int_equal(begin(root, "n/00/late", 4096, &file), 0);
+	moved_away(moved, location);
+	assert_int_equal(mkdir(location, 0700), 0);
+	assert_int_equal(fsobj_reclaim(root), 0);
+	assert_non_null(strstr(logged, location));
+	assert_int_equal(size_of(root, "n/00/key"), -ENOENT);
+	/* What was begun ends where it began. */
+	assert_int_equal(fsobj_publish(root, &file, false, &seen), 0);
+	fsobj_close(root, &file);
+	assert_int_equal(count_files(moved, "late"), 1);
+	assert_int_equal(put(root, "n/00/key", 20, false, &seen), 0);
+	assert_int_equal(put(root, "n/00/key", 25, false, &seen), 0);
+	assert_int_equal(size_of(root, "n/00/key"), 25);
+	assert_int_equal(count_files(location, "key"), 1);
+	/* A lease is here too: temporary names are not those of a dead writer. */
+	assert_int_equal(count_files(location, root->lease.uuid), 1);
+	logged[0] = '\0';
+	assert_int_equal(fsobj_reclaim(root), 0);
+	assert_string_equal(logged, "");
+	/* And back again, where a lease of ours still lies. */
+	(void)snprintf(lease, sizeof(lease), "%.3000s/.kvcellar/leases/%s", moved,
+		       root->lease.uuid);
+	assert_int_equal(access(lease, F_OK), 0);
+	remove_tree(location);
+	assert_int_equal(rename(moved, location), 0);
+	assert_int_equal(fsobj_reclaim(root), 0);
+	assert_int_equal(size_of(root, "n/00/key"), 10);
+	assert_int_equal(put(root, "n/00/key", 30, false, &seen), 0);
+	assert_int_equal(size_of(root, "n/00/key"), 30);
+	fsobj_root_close(root);
+	assert_int_equal(count_files(location, ""), 2);
+}
+
+static void a_replaced_root_is_checked_again(void **state)
+{
+	char location[PATH_MAX], moved[PATH_MAX];
+	struct fsobj_root *root;
+	struct fsobj_seen seen;
+
+	(void)state;
+	(void)snprintf(location, sizeof(location), "%.3000s/checked", base);
+	assert_int_equal(open_flags(location, KVC_ROOT_CREATE | KVC_ROOT_OWNED, &root), 0);
+	assert_int_equal(put(root, "n/key", 10, false, &seen), 0);
+	moved_away(moved, location);
+	assert_int_equal(symlink(moved, location), 0);
+	assert_int_equal(fsobj_reclaim(root), -EPERM);
+	assert_int_equal(put(root, "n/key", 20, false, &seen), -EPERM);
+	assert_int_equal(size_of(root, "n/key"), -EPERM);
+	assert_int_equal(unlink(location), 0);
+	assert_int_equal(put(root, "n/key", 30, false, &seen), 0);
+	assert_int_equal(count_files(location, "key"), 1);
+	fsobj_root_close(root);
+
+	/* Roots that are only read see it too. */
+	assert_int_equal(open_flags(location, KVC_ROOT_READ_ONLY, &root), 0);
+	assert_int_equal(size_of(root, "n/key"), 30);
+	remove_tree(location);
+	assert_int_equal(rename(moved, location), 0);
+	assert_int_equal(fsobj_reclaim(root), 0);
+	assert_int_equal(size_of(root, "n/key"), 10);
+	fsobj_root_close(root);
+}
+
 static int make_base(void **state)
 {
 	char folder[PATH_MAX];
@@ -963,6 +1054,8 @@ int main(void)
 		cmocka_unit_test(containers_are_whole_from_the_start),
 		cmocka_unit_test(a_full_file_system_keeps_nothing_half),
 		cmocka_unit_test(modes_do_not_depend_on_the_umask),
+		cmocka_unit_test(a_replaced_root_is_opened_anew),
+		cmocka_unit_test(a_replaced_root_is_checked_again),
 	};
 
 	int failed = cmocka_run_group_tests(tests, make_base, drop_base);
