@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules between options. */
 #include "core/config_internal.h"
+#include "core/format.h"
 #include "core/log.h"
 
 #include <arpa/inet.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 /* The one switch for the packed storage layout. */
@@ -187,6 +189,68 @@ static int check_folders(const struct kvc_effective *effective)
 	return rc;
 }
 
+/* ---------------------------------------------------------------- own files */
+
+static bool has_component(const char *path, const char *name)
+{
+	size_t bytes = strlen(name);
+
+	for (const char *at = path; (at = strstr(at, name)) != NULL; at += bytes)
+		if ((at == path || at[-1] == '/') && (at[bytes] == '\0' || at[bytes] == '/'))
+			return true;
+	return false;
+}
+
+/* Is the path, as it stands or behind its symlinks, in a root's own folder? */
+static int is_in_own_folder(const char *path, bool *out)
+{
+	char *real = canonical_folder(path);
+	char *copy = strdup(path);
+	char *folder = NULL;
+	char *slash;
+	int rc = -ENOMEM;
+
+	if (!real || !copy)
+		goto free_all;
+	slash = strrchr(copy, '/');
+	if (slash)
+		slash[slash == copy] = '\0';
+	folder = canonical_folder(slash ? copy : ".");
+	if (!folder)
+		goto free_all;
+	*out = has_component(real, KVC_HOUSEKEEPING_FOLDER) ||
+	       has_component(folder, KVC_HOUSEKEEPING_FOLDER);
+	rc = 0;
+free_all:
+	free(folder);
+	free(copy);
+	free(real);
+	return rc;
+}
+
+/* Both files replace what is there, which may be the identity of a root. */
+static int check_own_files(const struct kvc_effective *effective)
+{
+	static const char *const keys[] = { "metrics_file", "trace_file" };
+	char quoted[KVC_QUOTED_BYTES];
+
+	for (size_t i = 0; i < 2; i++) {
+		const char *path = top_text(effective, keys[i]);
+		bool own = false;
+		int rc = *path ? is_in_own_folder(path, &own) : 0;
+
+		if (rc < 0)
+			return rc;
+		if (own)
+			return kvc_fail(
+				-EINVAL,
+				"%s: %s lies in a folder " KVC_HOUSEKEEPING_FOLDER
+				", where a root keeps its own files, which it would replace",
+				keys[i], kvc_quote(quoted, path));
+	}
+	return 0;
+}
+
 /* ---------------------------------------------------------------- sections */
 
 static const char *const engine_keys[] = { "use_uring", "use_aio", "use_posix_aio" };
@@ -244,8 +308,20 @@ static int check_obj(const json_t *values)
 			"bucket would be part of the host name; leave it out or set false");
 }
 
+static int check_fault(const json_t *values)
+{
+	const char *lower = json_string_value(json_object_get(values, "lower"));
+
+	if (!lower || strcasecmp(lower, "fault") != 0)
+		return 0;
+	return kvc_fail(-EINVAL, "plugin.fault.lower: \"fault\" is a stacked plugin itself; name "
+				 "one that moves bytes, as \"posix\" or \"mem\"");
+}
+
 int kvc_section_check(const char *section, const json_t *values)
 {
+	if (strcmp(section, "fault") == 0)
+		return check_fault(values);
 	if (strcmp(section, "posix") == 0)
 		return check_posix(values);
 	if (strcmp(section, "obj") == 0)
@@ -312,6 +388,8 @@ int kvc_effective_check(struct kvc_effective *effective)
 		rc = check_io_engines(effective);
 	if (rc == 0)
 		rc = check_folders(effective);
+	if (rc == 0)
+		rc = check_own_files(effective);
 	if (rc < 0)
 		return rc;
 	json_object_foreach(effective->sections, name, values)

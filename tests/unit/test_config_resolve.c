@@ -395,6 +395,49 @@ static void test_storage_dirs(void **state)
 	assert_int_equal(system(text), 0);
 }
 
+/* They would replace root.json, or a counter page. */
+static void test_files_in_the_folder_of_a_root(void **state)
+{
+	static const char *const keys[] = { "metrics_file", "trace_file" };
+	static const char *const bad[] = { "/nowhere/.kvcellar/root.json",
+					   "/nowhere/.kvcellar/stats/x", "/nowhere/.kvcellar",
+					   ".kvcellar/x", "/nowhere/a/..//.kvcellar/./x" };
+	static const char *const good[] = { "/nowhere/.kvcellar.txt", "/nowhere/x.kvcellar/f",
+					    "/nowhere/.kvcellar/../f", "kvcellar/f", "f" };
+	char folder[] = "/tmp/kvc-own-files-XXXXXX";
+	char text[256];
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		for (size_t j = 0; j < sizeof(bad) / sizeof(bad[0]); j++) {
+			(void)snprintf(text, sizeof(text), "%s = '%s'\n", keys[i], bad[j]);
+			assert_contains(error_of(text), keys[i]);
+			assert_contains(kvc_last_error(), ".kvcellar, where a root");
+		}
+		for (size_t j = 0; j < sizeof(good) / sizeof(good[0]); j++) {
+			(void)snprintf(text, sizeof(text), "%s = '%s'\n", keys[i], good[j]);
+			kvc_settings_free(settings_of(text));
+		}
+	}
+	assert_non_null(mkdtemp(folder));
+	(void)snprintf(text, sizeof(text), "%s/.kvcellar", folder);
+	assert_int_equal(mkdir(text, 0700), 0);
+	(void)snprintf(text, sizeof(text), "%s/link", folder);
+	assert_int_equal(symlink(".kvcellar", text), 0);
+	(void)snprintf(text, sizeof(text), "metrics_file = '%s/link/root.json'\n", folder);
+	assert_contains(error_of(text), "metrics_file");
+	(void)snprintf(text, sizeof(text), "rm -rf %s", folder);
+	assert_int_equal(system(text), 0);
+}
+
+static void test_fault_on_fault(void **state)
+{
+	(void)state;
+	assert_contains(error_of("[plugin.fault]\nactive = true\nlower = 'fault'\n"),
+			"plugin.fault.lower");
+	kvc_settings_free(settings_of("[plugin.fault]\nactive = true\nlower = 'posix'\n"));
+}
+
 static void test_absent_and_empty_differ(void **state)
 {
 	struct kvc_settings *settings = settings_of("identity = \"\"\n");
@@ -494,6 +537,8 @@ int main(void)
 		cmocka_unit_test(test_storage_layout),
 		cmocka_unit_test(test_virtual_addressing),
 		cmocka_unit_test(test_storage_dirs),
+		cmocka_unit_test(test_files_in_the_folder_of_a_root),
+		cmocka_unit_test(test_fault_on_fault),
 		cmocka_unit_test(test_absent_and_empty_differ),
 		cmocka_unit_test(test_mode),
 		cmocka_unit_test(test_nixl_params_go_through),
