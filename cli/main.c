@@ -67,6 +67,7 @@ static void set_signals(void)
 	(void)sigaction(SIGINT, &action, NULL); /* no SA_RESTART: a read of stdin ends */
 	action.sa_handler = SIG_IGN;
 	(void)sigaction(SIGPIPE, &action, NULL);
+	(void)sigaction(SIGXFSZ, &action, NULL); /* RLIMIT_FSIZE: EFBIG instead */
 }
 
 /* A closed standard descriptor would be given to the next file that is opened, and written to. */

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong at a user's place: one clear line, the right exit code, nothing lost."""
 import os
+import subprocess
 
 import support
 from support import CONFIG, DENIED, DONE, NO_SPACE, USAGE, in_mounts, run
@@ -171,6 +172,17 @@ class Errors(support.Case):
         self.assertEqual(done.text, f"file {NO_SPACE}\n0\nstdout {NO_SPACE}\n", done)
         self.assertIn("cannot write 'disk/out': No space left on device", done.errors)
         self.assertIn("standard output: No space left on device", done.errors)
+
+    def test_limit_of_file_size(self):
+        self.write("big", os.urandom(1 << 20))
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", support.KVCELLAR, "-D", "root",
+             "put", "k", "big"], cwd=self.folder, env=support.environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.TIMEOUT, check=False)
+        done = support.Result(done.returncode, done.stdout, done.stderr)
+        self.assertEqual(done.code, support.IO, done)
+        self.assertIn("File too large", done.errors)
+        self.check(self.k("exists", "k"), support.MISS)
 
     def test_read_only_mount(self):
         self.need_mounts()
