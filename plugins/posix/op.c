@@ -241,8 +241,9 @@ static bool op_control(struct posix_op *op)
 }
 
 /*
- * io_uring ends what its workers should do with -ECANCELED when the process may have no more threads
- * (RLIMIT_NPROC, pids.max), although nobody cancelled it and nothing was moved. It is done here then.
+ * io_uring ends what its workers should do with -ECANCELED when the process may have no more
+ * threads (RLIMIT_NPROC, pids.max), although nobody cancelled it and nothing was moved. It is
+ * done here then.
  */
 static void io_not_refused(struct posix_op *op)
 {

@@ -1032,7 +1032,7 @@ static void no_locked_memory_is_needed(void **state)
 	}
 }
 
-/* From here on this process can make no thread, nor the kernel one for it; what it owns it keeps. */
+/* From here on this process can make no thread, nor the kernel one for it. It keeps its files. */
 static int threads_forbid(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
