@@ -39,6 +39,15 @@ static bool is_ours(const struct kvc_request *request, const struct kvc_trailer 
 	return true;
 }
 
+/* In nixl naming g and v are those of the name alone: a good object of another weight set or pool
+ * that has the same name. */
+static bool is_namesake(const struct kvc_request *request, const struct kvc_trailer *trailer)
+{
+	return request->root->store->settings->naming == KVC_NAMING_NIXL &&
+	       request->object_kind != KVC_OBJECT_SINGLE && trailer->g == request->g &&
+	       trailer->v == request->v;
+}
+
 static struct kvc_result of_trailer(int rc)
 {
 	switch (rc) {
@@ -81,7 +90,9 @@ struct kvc_result kvc_verify_read(struct kvc_slot *slot, const struct kvc_comple
 	if (rc)
 		return of_trailer(rc);
 	if (!is_ours(request, &trailer))
-		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
+		return is_namesake(request, &trailer) ?
+			       kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0) :
+			       kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
 	/* A caller's checksum is compared by the caller. */
 	checksum = kvc_ranges_finish_read(slot, trailer.checksum_kind == KVC_CHECKSUM_CALLER ?
 							KVC_CHECKSUM_NONE :
@@ -108,10 +119,10 @@ bool kvc_verify_removable(const struct kvc_request *request, struct kvc_result r
 	if (root->read_only || root->writes_refused)
 		return false;
 	switch (result.cause) {
+	case KVC_CAUSE_OTHER_OBJECT:
 	case KVC_CAUSE_CHECKSUM:
 	case KVC_CAUSE_TRAILER:
 		return true;
-	case KVC_CAUSE_OTHER_OBJECT:
 	case KVC_CAUSE_SHORT:
 	case KVC_CAUSE_LONG:
 	case KVC_CAUSE_FOREIGN:

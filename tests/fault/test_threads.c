@@ -2,6 +2,7 @@
 /* R32: setters, getters and one who asks, on one store: seconds, or a minute in a soak run. */
 #include "support/support.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -61,6 +62,80 @@ static bool results_are_sound(struct worker *worker, const struct kvc_transfer *
 		}
 	}
 	return true;
+}
+
+/* One single object that a writer replaces by other sizes while others read it. */
+struct single_race {
+	struct kvc_namespace *ns;
+	atomic_bool stop;
+	atomic_uint wrong;
+	atomic_ulong gets;
+};
+
+static const size_t race_sizes[] = { 5000, 100000, 4999, 0, 70000 };
+
+static void *read_single(void *context)
+{
+	struct single_race *race = context;
+	const struct kvc_key key = { .data = "race", .bytes = 4 };
+	unsigned char *buffer = malloc(100000);
+
+	while (buffer && !atomic_load(&race->stop)) {
+		size_t bytes = 0;
+		const int rc = kvc_object_get(race->ns, "side", key, buffer, 100000, &bytes, 60000);
+		bool known = false;
+
+		for (size_t i = 0; i < sizeof(race_sizes) / sizeof(race_sizes[0]); i++)
+			known = known || bytes == race_sizes[i];
+		/* All bytes of one put are alike; never absent, and never another's size. A writer
+		 * that is faster than five looks is a miss. */
+		if (rc == 0 && (!known || (bytes > 0 && buffer[0] != buffer[bytes - 1])))
+			atomic_fetch_add(&race->wrong, 1);
+		if (rc != 0 && rc != -ENOENT)
+			atomic_fetch_add(&race->wrong, 1);
+		atomic_fetch_add(&race->gets, 1);
+	}
+	free(buffer);
+	return NULL;
+}
+
+static void test_a_single_object_that_is_replaced_is_never_removed(void **state)
+{
+	const struct kvc_key key = { .data = "race", .bytes = 4 };
+	struct setup setup = { .plugin = "posix", .roots = folder_new("single") };
+	struct kvc_namespace_params params = namespace_params("race");
+	struct kvc_store *store = setup_must_open(&setup);
+	struct single_race race = { .ns = namespace_must_open(store, &params) };
+	struct kvc_stats stats = { .size = sizeof(stats) };
+	unsigned char *data = malloc(100000);
+	pthread_t readers[2];
+	size_t bytes;
+
+	(void)state;
+	assert_non_null(data);
+	memset(data, 0, 100000);
+	assert_int_equal(kvc_object_put(race.ns, "side", key, data, 5000, 1, 60000), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&readers[i], NULL, read_single, &race), 0);
+	for (unsigned i = 0; i < 400; i++) {
+		const size_t size = race_sizes[i % (sizeof(race_sizes) / sizeof(race_sizes[0]))];
+
+		memset(data, (int)(i & 0xff), size);
+		assert_int_equal(kvc_object_put(race.ns, "side", key, data, size, 1, 60000), 0);
+		assert_int_equal(kvc_object_exists(race.ns, "side", key, &bytes), 1);
+		assert_int_equal(bytes, size);
+	}
+	atomic_store(&race.stop, true);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_join(readers[i], NULL), 0);
+	assert_int_equal(kvc_store_stats(store, &stats), 0);
+	assert_int_equal(stats.removed_corrupt, 0);
+	assert_int_equal(atomic_load(&race.wrong), 0);
+	assert_true(atomic_load(&race.gets) > 0);
+	free(data);
+	assert_int_equal(kvc_namespace_close(race.ns), 0);
+	store_must_close(store);
+	folder_remove(setup.roots);
 }
 
 static void *work(void *context)
@@ -190,6 +265,7 @@ int main(void)
 		cmocka_unit_test(test_on_posix),
 		cmocka_unit_test(test_on_posix_by_threads),
 		cmocka_unit_test(test_on_mem),
+		cmocka_unit_test(test_a_single_object_that_is_replaced_is_never_removed),
 	};
 
 	support_begin();

@@ -181,6 +181,48 @@ static void attributes_that_make_no_sense_are_refused(void **state)
 	fake_open(fake, 1);
 }
 
+/* The next process has to find the uuid by which objects were routed. */
+static void a_removed_identity_is_written_again(void **state)
+{
+	struct fake_object *object;
+	struct kvc_root *root;
+	char text[4096];
+
+	(void)state;
+	fake_open(fake, 1);
+	root = fake_root(fake, 0);
+	kvc_root_look_after(root);
+	assert_int_equal(kvc_root_remove(root, ".kvcellar/root.json", NULL), 0);
+	assert_null(fake_find(fake, ".kvcellar/root.json"));
+	kvc_root_look_after(root);
+	object = fake_find(fake, ".kvcellar/root.json");
+	assert_non_null(object);
+	assert_true(object->bytes <= sizeof(text));
+	memcpy(text, object->data, object->bytes);
+	text[object->bytes - 1] = '\0';
+	assert_non_null(strstr(text, root->uuid_text));
+	assert_int_equal(kvc_root_remove(root, ".kvcellar/root.json", NULL), 0);
+	root->read_only = true;
+	kvc_root_look_after(root);
+	assert_null(fake_find(fake, ".kvcellar/root.json"));
+}
+
+static void a_root_is_trusted_again_after_a_quiet_time(void **state)
+{
+	struct kvc_root *root;
+
+	(void)state;
+	fake_open(fake, 1);
+	root = fake_root(fake, 0);
+	assert_true(kvc_root_suspect(root));
+	assert_false(kvc_root_suspect(root)); /* no news */
+	kvc_root_look_after(root);
+	assert_int_equal(kvc_root_deadline_kind(root), KVC_DEADLINE_STAGED);
+	root->suspect_ms -= 600001;
+	kvc_root_look_after(root);
+	assert_int_equal(kvc_root_deadline_kind(root), KVC_DEADLINE_SOFT);
+}
+
 static void deadline_kinds_follow_the_flags(void **state)
 {
 	struct kvc_root *root;
@@ -428,6 +470,8 @@ int main(void)
 		TEST(what_cannot_be_written_is_named),
 		TEST(the_first_identity_counts),
 		TEST(attributes_that_make_no_sense_are_refused),
+		TEST(a_removed_identity_is_written_again),
+		TEST(a_root_is_trusted_again_after_a_quiet_time),
 		TEST(deadline_kinds_follow_the_flags),
 		TEST(texts_of_every_length_round_trip),
 		TEST(a_removal_of_another_version_removes_nothing),

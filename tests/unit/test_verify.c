@@ -253,7 +253,7 @@ static void only_what_is_proven_wrong_may_go(void **state)
 	} rows[] = {
 		{ KVC_CAUSE_NONE, false, false },	 { KVC_CAUSE_ABSENT, false, false },
 		{ KVC_CAUSE_SHORT, true, false },	 { KVC_CAUSE_LONG, true, false },
-		{ KVC_CAUSE_FOREIGN, true, false },	 { KVC_CAUSE_OTHER_OBJECT, true, false },
+		{ KVC_CAUSE_FOREIGN, true, false },	 { KVC_CAUSE_OTHER_OBJECT, true, true },
 		{ KVC_CAUSE_CHECKSUM, true, true },	 { KVC_CAUSE_TRAILER, true, true },
 		{ KVC_CAUSE_VERSION, false, false },	 { KVC_CAUSE_RECYCLED, false, false },
 		{ KVC_CAUSE_MARKED, false, false },	 { KVC_CAUSE_DEADLINE, false, false },

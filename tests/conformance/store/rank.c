@@ -70,6 +70,35 @@ static void expect_apart(const struct kvc_namespace_params *params, size_t count
 	store_must_close(store);
 }
 
+/* Names of nixl naming do not tell weight sets apart. Neither gets the other's bytes, and neither
+ * takes the other's object away; whose gets failed twice may write. */
+static void test_namesakes_of_other_weights_keep_theirs(void **state)
+{
+	struct kvc_namespace_params params = namespace_params("weights");
+	struct variant first, second;
+	struct kvc_store *store;
+
+	(void)state;
+	if (!suite.nixl)
+		return;
+	store = suite_open();
+	params.identity = "revision 1";
+	variant_open(&first, store, &params);
+	params.identity = "revision 2";
+	variant_open(&second, store, &params);
+	expect_result(variant_set(store, &first, 1), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(variant_set(store, &second, 2), KVC_OK, KVC_CAUSE_EXISTED);
+	assert_int_equal(variant_get(store, &second, 2), KVC_MISS);
+	assert_int_equal(variant_get(store, &first, 1), KVC_OK);
+	assert_int_equal(variant_get(store, &second, 2), KVC_MISS);
+	expect_result(variant_set(store, &second, 2), KVC_OK, KVC_CAUSE_NONE);
+	assert_int_equal(variant_get(store, &second, 2), KVC_OK);
+	assert_int_equal(variant_get(store, &first, 1), KVC_MISS);
+	variant_close(&second);
+	variant_close(&first);
+	store_must_close(store);
+}
+
 /* R12 */
 static void test_tp_ranks_have_their_own_pages(void **state)
 {
@@ -391,6 +420,7 @@ struct tests rank_tests(void)
 		cmocka_unit_test(test_mamba_pools_are_per_rank),
 		cmocka_unit_test(test_other_weights_and_types_are_apart),
 		cmocka_unit_test(test_other_byte_orders_are_apart),
+		cmocka_unit_test(test_namesakes_of_other_weights_keep_theirs),
 		cmocka_unit_test(test_unset_identity_is_said),
 		cmocka_unit_test(test_tenants_are_apart),
 		cmocka_unit_test(test_long_and_foreign_model_names),
