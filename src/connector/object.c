@@ -174,8 +174,8 @@ static int single_run(struct kvc_namespace *ns, struct single *single)
 	return rc;
 }
 
-/* Reads the trailer of what was found. 0, a negative errno as kvc_trailer_decode() has it, or -ESTALE:
- * it was replaced since. */
+/* Reads the trailer of what was found. 0, a negative errno as kvc_trailer_decode() has it, or
+ * -ESTALE: it was replaced since. */
 static int read_trailer(const struct single *single, const struct kvc_completion *found,
 			struct kvc_trailer *out)
 {

@@ -12,8 +12,8 @@ bool kvc_verify_size(const struct kvc_request *request, uint64_t object_bytes);
 /* The result of a READ that moved bytes. Copies to the caller what came by other memory. */
 struct kvc_result kvc_verify_read(struct kvc_slot *slot, const struct kvc_completion *completion);
 
-/* Whether a single object was replaced between the look for its size and its read: another size than
- * a moment ago is a newer object, not a wrong one. Ask again. */
+/* Whether a single object was replaced between the look for its size and its read: another size
+ * than a moment ago is a newer object, not a wrong one. Ask again. */
 bool kvc_verify_is_guess(const struct kvc_request *request, struct kvc_result result);
 
 /* Whether the object that was read is proven wrong and may be removed (docs/errors.md). */

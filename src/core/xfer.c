@@ -453,9 +453,9 @@ static bool remove_wrong(struct session *s, struct kvc_slot *slot,
 }
 
 /*
- * The checksum was taken over the caller's memory, which others may have changed meanwhile (two pages
- * of a call at one index, an engine that reuses the page): that proves nothing of what is stored. Once
- * more, into memory of the library, decides.
+ * The checksum was taken over the caller's memory, which others may have changed meanwhile (two
+ * pages of a call at one index, an engine that reuses the page): that proves nothing of what is
+ * stored. Once more, into memory of the library, decides.
  */
 static bool read_again(struct session *s, struct kvc_slot *slot, struct kvc_result result)
 {
