@@ -6,6 +6,8 @@
  */
 #include "fault.h"
 
+#include "common/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -36,20 +38,6 @@ struct kvc_plugin_queue {
 	struct fault_late *late;
 	struct fault_slot slots[];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static struct timespec timespec_of(uint64_t ns)
-{
-	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u),
-				  .tv_nsec = (long)(ns % 1000000000u) };
-}
 
 static void list_init(struct slot_list *list)
 {
@@ -86,8 +74,8 @@ static uint64_t next_due(const struct kvc_plugin_queue *queue)
 		due = slot->due_ns < due ? slot->due_ns : due;
 	for (const struct fault_late *late = queue->late; late; late = late->next)
 		due = late->due_ns < due ? late->due_ns : due;
-	if (queue->ready.first && queue->below == 0 && due > now_ns() + RETRY_NS)
-		due = now_ns() + RETRY_NS;
+	if (queue->ready.first && queue->below == 0 && due > plugin_now_ns() + RETRY_NS)
+		due = plugin_now_ns() + RETRY_NS;
 	return due;
 }
 
@@ -100,7 +88,7 @@ static void timer_arm(struct kvc_plugin_queue *queue)
 		return;
 	due = next_due(queue);
 	if (due != FAULT_FOREVER)
-		when.it_value = timespec_of(due ? due : 1);
+		when.it_value = plugin_timespec(due ? due : 1);
 	(void)timerfd_settime(queue->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
@@ -315,7 +303,7 @@ static int advance(struct kvc_plugin_queue *queue, struct kvc_completion *out, u
 	if (rc < 0)
 		return rc;
 	flush(queue);
-	return (int)deliver(queue, out, max, now_ns());
+	return (int)deliver(queue, out, max, plugin_now_ns());
 }
 
 /* Waits for the plugin below, or for the time when something is due here. */
@@ -328,7 +316,7 @@ static int wait_until(struct kvc_plugin_queue *queue, uint64_t now, uint64_t unt
 		rc = collect(queue, until - now);
 		return rc < 0 ? rc : 0;
 	}
-	when = timespec_of(until);
+	when = plugin_timespec(until);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) == EINTR)
 		;
 	return 0;
@@ -337,7 +325,7 @@ static int wait_until(struct kvc_plugin_queue *queue, uint64_t now, uint64_t unt
 int fault_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out, uint32_t max,
 		     uint64_t wait_ns)
 {
-	uint64_t now = now_ns();
+	uint64_t now = plugin_now_ns();
 	uint64_t end = wait_ns > UINT64_MAX - now ? UINT64_MAX : now + wait_ns;
 	int rc;
 
@@ -347,7 +335,7 @@ int fault_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out,
 		rc = advance(queue, out, max, now);
 		if (rc != 0 || queue->outstanding == 0 || max == 0)
 			break;
-		now = now_ns();
+		now = plugin_now_ns();
 		if (now >= end)
 			break;
 		due = next_due(queue);
@@ -358,7 +346,7 @@ int fault_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out,
 			if (rc < 0)
 				break;
 		}
-		now = now_ns();
+		now = plugin_now_ns();
 	}
 	timer_arm(queue);
 	return rc;
@@ -483,7 +471,7 @@ int fault_queue_cancel(struct kvc_plugin_queue *queue,
 			continue;
 		if (cancellable)
 			slot->due_ns = 0;
-		else if (slot->due_ns > now_ns())
+		else if (slot->due_ns > plugin_now_ns())
 			busy = true;
 	}
 	busy |= cancel_below(queue, descriptors, count);

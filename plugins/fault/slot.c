@@ -2,18 +2,12 @@
 /* One descriptor's way through the plugin: what the plugin below gets, and what is made of it. */
 #include "fault.h"
 
+#include "common/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t add_saturated(uint64_t a, uint64_t b)
 {
@@ -220,7 +214,7 @@ enum fault_slot_state fault_slot_begin(struct fault_slot *slot, struct kvc_plugi
 	}
 	if (slot->plan.effect != FAULT_STALL)
 		return FAULT_SLOT_READY;
-	slot->due_ns = add_saturated(now_ns(), slot->plan.hold_ns);
+	slot->due_ns = add_saturated(plugin_now_ns(), slot->plan.hold_ns);
 	return FAULT_SLOT_STALLED;
 }
 
@@ -228,7 +222,7 @@ void fault_slot_end(struct fault_slot *slot, int64_t result)
 {
 	slot->completion =
 		(struct kvc_completion){ .cookie = slot->upper->cookie, .result = result };
-	slot->due_ns = slot->plan.delay_ns ? now_ns() + slot->plan.delay_ns : 0;
+	slot->due_ns = slot->plan.delay_ns ? plugin_now_ns() + slot->plan.delay_ns : 0;
 }
 
 /* Turns over one bit of the `bytes` that were read. */
@@ -262,7 +256,7 @@ static int64_t make_late(struct fault_slot *slot, int64_t result, struct fault_l
 		return -ENOMEM;
 	late->next = NULL;
 	late->root = slot->root;
-	late->due_ns = add_saturated(now_ns(), slot->plan.hold_ns);
+	late->due_ns = add_saturated(plugin_now_ns(), slot->plan.hold_ns);
 	late->bytes = (uint64_t)result;
 	late->data = slot->buffer;
 	slot->buffer = NULL;

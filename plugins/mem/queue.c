@@ -5,6 +5,8 @@
  */
 #include "mem.h"
 
+#include "common/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/timerfd.h>
@@ -25,20 +27,6 @@ struct kvc_plugin_queue {
 	uint32_t cancelled; /* so many at the front will end in -ECANCELED */
 	struct mem_entry entries[];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static struct timespec timespec_of(uint64_t ns)
-{
-	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u),
-				  .tv_nsec = (long)(ns % 1000000000u) };
-}
 
 int mem_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
 		     struct kvc_plugin_queue **out)
@@ -82,7 +70,7 @@ static int timer_arm(struct kvc_plugin_queue *queue)
 	if (queue->count != 0) {
 		uint64_t due = queue->cancelled ? 1 : queue->entries[queue->first].due_ns;
 
-		when.it_value = timespec_of(due);
+		when.it_value = plugin_timespec(due);
 	}
 	if (timerfd_settime(queue->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) < 0)
 		return -errno;
@@ -101,7 +89,7 @@ int mem_queue_submit(struct kvc_plugin_queue *queue,
 		return -EAGAIN;
 	if (count > room)
 		count = room;
-	due = now_ns() + queue->root->backend->latency_ns;
+	due = plugin_now_ns() + queue->root->backend->latency_ns;
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t at = (queue->first + queue->count + i) % queue->depth;
 
@@ -118,7 +106,7 @@ int mem_queue_submit(struct kvc_plugin_queue *queue,
 /* Waits for the first entry, at most wait_ns. True when it is due. */
 static bool wait_due(const struct kvc_plugin_queue *queue, uint64_t wait_ns)
 {
-	uint64_t now = now_ns();
+	uint64_t now = plugin_now_ns();
 	uint64_t due = queue->entries[queue->first].due_ns;
 	struct timespec until;
 
@@ -126,10 +114,10 @@ static bool wait_due(const struct kvc_plugin_queue *queue, uint64_t wait_ns)
 		return true;
 	if (wait_ns == 0)
 		return false;
-	until = timespec_of(wait_ns < due - now ? now + wait_ns : due);
+	until = plugin_timespec(wait_ns < due - now ? now + wait_ns : due);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
 		;
-	return due <= now_ns();
+	return due <= plugin_now_ns();
 }
 
 static void take_first(struct kvc_plugin_queue *queue, struct kvc_completion *out)

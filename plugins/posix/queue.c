@@ -2,6 +2,8 @@
 /* A queue: accepts descriptors, drives them through their stages, hands out completions. */
 #include "posix.h"
 
+#include "common/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -159,14 +161,6 @@ int posix_queue_submit(struct kvc_plugin_queue *queue,
 	return accepted > 0 || count == 0 ? (int)accepted : -EAGAIN;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static uint32_t ready_take(struct kvc_plugin_queue *queue, struct kvc_completion *out, uint32_t max)
 {
 	uint32_t count = 0;
@@ -201,12 +195,12 @@ int posix_queue_poll(struct kvc_plugin_queue *queue, struct kvc_completion *out,
 		if (count > 0 || max == 0 || wait_ns == 0)
 			break;
 		if (end_ns == 0) {
-			end_ns = now_ns() + wait_ns;
+			end_ns = plugin_now_ns() + wait_ns;
 			if (end_ns < wait_ns)
 				end_ns = UINT64_MAX;
 			left_ns = wait_ns;
 		} else {
-			uint64_t now = now_ns();
+			uint64_t now = plugin_now_ns();
 
 			if (now >= end_ns)
 				break;
