@@ -40,9 +40,34 @@ size_t descriptor_count(void)
 	return entries_of("/proc/self/fd") - 1;
 }
 
+/* The kernel's workers of an io_uring come and go as it pleases. */
+static bool is_kernel_worker(const char *task)
+{
+	char path[64 + NAME_MAX];
+	char name[32] = "";
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task);
+	file = fopen(path, "re");
+	if (file == NULL)
+		return true; /* it has just ended */
+	if (fgets(name, sizeof(name), file) == NULL)
+		name[0] = '\0';
+	(void)fclose(file);
+	return strncmp(name, "iou-", 4) == 0;
+}
+
 size_t thread_count(void)
 {
-	return entries_of("/proc/self/task");
+	DIR *tasks = opendir("/proc/self/task");
+	const struct dirent *entry;
+	size_t count = 0;
+
+	assert_non_null(tasks);
+	while ((entry = readdir(tasks)) != NULL)
+		count += entry->d_name[0] != '.' && !is_kernel_worker(entry->d_name);
+	(void)closedir(tasks);
+	return count;
 }
 
 struct child {

@@ -104,11 +104,16 @@ bool support_sanitized(void)
 
 const char *const engines[4] = { "io_uring", "linux_aio", "threads", "posix_aio" };
 
-size_t engines_count(void)
+bool support_thread_sanitized(void)
 {
 	const char *sanitize = getenv("KVC_SANITIZE");
 
-	return sanitize != NULL && strstr(sanitize, "thread") != NULL ? 3 : 4;
+	return sanitize != NULL && strstr(sanitize, "thread") != NULL;
+}
+
+size_t engines_count(void)
+{
+	return support_thread_sanitized() ? 3 : 4;
 }
 
 uint64_t seed_get(void)

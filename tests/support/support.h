@@ -34,6 +34,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void support_skip(const char *fo
 bool support_soak(void);
 /* True under a sanitizer, whose memory and speed are other. */
 bool support_sanitized(void);
+bool support_thread_sanitized(void);
 
 /* The I/O engines of posix, and how many of them a test may use: ThreadSanitizer cannot follow the
  * threads of the last one, POSIX AIO, which the C library makes. */

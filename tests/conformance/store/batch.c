@@ -121,6 +121,9 @@ static void test_one_index_for_all_pages_harms_nothing(void **state)
 	struct fixture f;
 
 	(void)state;
+	/* Two reads into one page are a race of the caller's, which ThreadSanitizer reports. */
+	if (support_thread_sanitized())
+		return;
 	fixture_open(&f, 16, 8192);
 	fixture_store(&f);
 	for (int round = 0; round < 3; round++) {
