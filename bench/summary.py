@@ -58,7 +58,7 @@ def main():
     print("|---|---|---|---|---|---|---|---|---|---|")
     for disk in disks:
         for size in sizes:
-            for op in ("set", "get", "exists"):
+            for op in ("set", "get", "exists_first", "exists"):
                 ours, peer = (disk, size, op, "kvcellar"), (disk, size, op, "fio")
                 if ours not in seconds:
                     continue

@@ -360,7 +360,7 @@ class Bench(support.Case):
         document = self.check(self.k("bench", "--pages", "16", "--reps", "3", "--part-bytes",
                                      "4K,10000", "--threads", "2", "--json"), DONE).json
         cases = [(case["op"], case["part_bytes"]) for case in document["cases"]]
-        self.assertEqual(cases, [(op, size) for op in ("set", "exists", "get")
+        self.assertEqual(cases, [(op, size) for op in ("set", "exists_first", "exists", "get")
                                  for size in (4096, 10000)])
         for case in document["cases"]:
             self.assertEqual(len(case["seconds"]), 3)
