@@ -95,9 +95,9 @@ static void ask_object(struct kvc_cli *cli, struct kvc_namespace *ns, int op, st
 	int rc;
 
 	if (op == KVC_EXISTS)
-		rc = kvc_object_exists(ns, cli_pool_name(cli), key, &bytes);
+		rc = kvc_object_exists(ns, cli_pool_name(cli), key, &bytes, 0);
 	else
-		rc = kvc_object_remove(ns, cli_pool_name(cli), key);
+		rc = kvc_object_remove(ns, cli_pool_name(cli), key, 0);
 	if (rc < 0) {
 		outcome_of_errno(outcome, rc);
 	} else {

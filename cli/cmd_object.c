@@ -193,7 +193,7 @@ static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
 	char *data;
 	int rc;
 
-	rc = kvc_object_exists(ns, cli_pool_name(cli), key->key, &capacity);
+	rc = kvc_object_exists(ns, cli_pool_name(cli), key->key, &capacity, 0);
 	if (rc <= 0)
 		capacity = 0; /* get has the cause */
 	for (int attempt = 0;; attempt++) {
@@ -201,7 +201,7 @@ static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
 		data = aligned_alloc(4096, capacity ? capacity : 4096);
 		if (!data)
 			return cli_fail_errno(cli, -ENOMEM, "get '%.80s'", arguments->key);
-		rc = kvc_object_get(ns, cli_pool_name(cli), key->key, data, capacity, &bytes,
+		rc = kvc_object_get(ns, cli_pool_name(cli), key->key, data, capacity, &bytes, 0,
 				    timeout_ms(arguments));
 		if (rc != -ENOBUFS || attempt == 8)
 			break;

@@ -13,13 +13,19 @@
  *    kvc_last_error() has the detail text of the calling thread's last failure.
  *  - Outputs are written only on success, but for *out_bytes of kvc_object_get() with -ENOBUFS and
  *    the report of kvc_namespace_clear() with -EIO.
- *  - Every struct begins with `size` = sizeof(struct ...), set by the caller; a field that an older
+ *  - Every struct but kvc_result, kvc_key, kvc_buffer and kvc_operation_stats, which never change,
+ *    begins with `size` = sizeof(struct ...), set by the caller; a field that an older
  *    caller does not know is 0, and 0 means the default. Structs grow at the end only. In arrays
  *    of such structs element 0's size is the stride, and all must be equal. A size that is too
  *    small for version 0.1 is -EINVAL; bytes past what the library knows must be 0 (-E2BIG).
+ *    Unknown flag bits and enum values are -EINVAL, and so are flags that an operation does not
+ *    have.
  *    Structs that callbacks get have it set by the library.
  *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent.
- *    Closing a handle that another thread is using is the caller's error.
+ *    Closing a handle that another thread is using is the caller's error. After fork() the child
+ *    uses no handle of its parent's.
+ *  - Callbacks run in the calling thread; they may call the library, but not close what the call
+ *    uses. *_COUNT values are those of the header: a newer library may return larger ones.
  *  - Store, namespace, pool and batch calls are thread-safe. A config belongs to one thread.
  *  - Text outputs work like snprintf: the length of the whole text without NUL comes back, what
  *    fits (always with NUL) is written; buffer may be NULL when bytes is 0.
@@ -166,6 +172,7 @@ KVC_API int kvc_store_selftest(struct kvc_store *store);
 enum kvc_format {
 	KVC_FORMAT_TEXT = 0,
 	KVC_FORMAT_JSON = 1,
+	KVC_FORMAT_PROMETHEUS = 2, /* kvc_stats_text() only */
 };
 
 /* kvc_store_describe - what `kvcellar info` shows: version, plugin and why others were not taken,
@@ -211,7 +218,7 @@ enum kvc_cause {
 	KVC_CAUSE_PERMISSION = 17,   /* DENIED: EACCES, EPERM */
 	KVC_CAUSE_READ_ONLY = 18,    /* DENIED: EROFS, or opened read-only */
 	KVC_CAUSE_NAME = 19,	     /* ERROR: the key makes no valid name in this naming */
-	KVC_CAUSE_INDEX = 20,	     /* ERROR: page index outside of the pool */
+	KVC_CAUSE_INDEX = 20,	     /* ERROR: index of no page, or a buffer of another size */
 	KVC_CAUSE_IO = 21,	     /* ERROR: EIO and others */
 	KVC_CAUSE_DESCRIPTORS = 22,  /* ERROR: EMFILE, ENFILE */
 	KVC_CAUSE_CANCELLED = 23,    /* SKIPPED */
@@ -241,7 +248,8 @@ enum kvc_operation {
 	KVC_OPERATION_COUNT = 4,
 };
 
-/* Counters of one operation; histogram bucket i counts batch calls of < 2^i microseconds. */
+/* Counters of one operation; histogram bucket i counts batch calls of 2^(i-1) up to
+ * less than 2^i microseconds, the last one also all above. */
 #define KVC_HISTOGRAM_BUCKETS 32
 struct kvc_operation_stats {
 	uint64_t calls;
@@ -285,7 +293,7 @@ KVC_API int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out);
 
 /*
  * kvc_stats_pages - the counters of running processes, from the stats pages that they map under a
- * root (or under $XDG_RUNTIME_DIR for object stores).
+ * local root; a process without one has no page in this version.
  * @path   the root's folder
  * @fn     gets each living process's page; non-zero stops and is returned
  * Errors: -ENOENT, -EACCES (path).
@@ -548,7 +556,8 @@ enum kvc_transfer_flag {
  * struct kvc_transfer - one operation on pages of one pool.
  * @op            enum kvc_operation
  * @keys          key_count keys in prefix order
- * @parent, @depth   the page before keys[0] and its depth from the start; or {NULL, 0} and 0
+ * @parent        key of the page before keys[0]; {NULL, 0} when keys[0] is the first, or not known
+ * @depth         number of pages before keys[0] in its prefix; page i is stored with depth + i
  * @indices       page i lies at indices[i * index_stride]: its number in the pool, or its first
  *                token with KVC_POOL_TOKEN_INDICES. Unused by exists and remove, which take NULL
  * @index_stride  0 = 1
@@ -644,24 +653,30 @@ KVC_API size_t kvc_policy_restorable(const struct kvc_policy_pool *pools, size_t
  * pool_name: [a-z0-9_-]{1,32}. timeout_ms 0 = the configuration's.
  */
 
-/* kvc_object_put - stores bytes [0, bytes) as a whole. Returns 0; 1 when an object of the same
- * payload size was there already and overwrite is 0 (one of another size is replaced). Errors:
- * -ENOSPC, -EDQUOT, -EACCES, -EROFS, -ETIMEDOUT, -EFBIG, -EIO, ... */
-KVC_API int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-			   const void *data, size_t bytes, int overwrite, uint32_t timeout_ms);
+enum kvc_object_flag {
+	KVC_OBJECT_OVERWRITE = 1u << 0, /* put: write also what is there already */
+};
 
-/* kvc_object_get - its size comes back in *out_bytes. Errors: -ENOENT; -ENOBUFS (larger than
- * capacity; *out_bytes is set all the same); -EBADMSG (corrupt, removed); -ETIMEDOUT; ... */
+/* kvc_object_put - stores bytes [0, bytes) as a whole. flags: enum kvc_object_flag. Returns 0; 1
+ * when an object of the same payload size was there already and was kept (one of another size is
+ * replaced). Errors: -ENOSPC, -EDQUOT, -EACCES, -EROFS, -ETIMEDOUT, -EFBIG, -EIO, ... */
+KVC_API int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
+			   const void *data, size_t bytes, uint32_t flags, uint32_t timeout_ms);
+
+/* kvc_object_get - its size comes back in *out_bytes. flags: 0. Errors: -ENOENT; -ENOBUFS (larger
+ * than capacity; *out_bytes is set all the same); -EBADMSG (corrupt, removed); -ETIMEDOUT; ... */
 KVC_API int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-			   void *buffer, size_t capacity, size_t *out_bytes, uint32_t timeout_ms);
+			   void *buffer, size_t capacity, size_t *out_bytes, uint32_t flags,
+			   uint32_t timeout_ms);
 
 /* kvc_object_exists - 1 and its payload size, or 0. -EBADMSG: its trailer is damaged, so that no
  * size can be told. */
 KVC_API int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-			      size_t *out_bytes);
+			      size_t *out_bytes, uint32_t timeout_ms);
 
 /* kvc_object_remove - 1 when it was there, else 0. */
-KVC_API int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key);
+KVC_API int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
+			      uint32_t timeout_ms);
 
 /*
  * struct kvc_object_info - one stored object. Texts are valid during the call.
@@ -732,13 +747,22 @@ struct kvc_object_detail {
 	uint32_t format_major;
 	uint32_t format_minor;
 	uint64_t part_bytes[64];
+	uint64_t namespace_hash;
+	uint64_t pool_fingerprint;
+	uint32_t object_kind; /* 0 page, 1 marker, 2 single object */
+	uint32_t compat;
+	uint32_t ro_compat;
+	uint32_t incompat;
+	uint32_t name_bytes; /* of the whole name */
+	uint32_t reserved;
 	char checksum_kind[16];
-	char writer[24];
-	char name[512];
+	char writer[40];
+	char name[2056];
 };
 
 /* kvc_object_stat - reads the trailer of the object at `path` (as kvc_object_info has it) in the
- * root at root_path. Errors: -ENOENT; -EBADMSG (no valid trailer). */
+ * root at root_path. Errors: -ENOENT; -EBADMSG (no valid trailer); -EPROTONOSUPPORT (of a format
+ * that this library cannot read). */
 KVC_API int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *path,
 			    struct kvc_object_detail *out);
 

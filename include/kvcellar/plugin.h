@@ -36,8 +36,12 @@
  *     still own their memory, and cancel() settles them.
  *
  * Compatibility: KVC_PLUGIN_ABI changes only when an existing slot or field changes its meaning.
- * Structs and the vtable grow at the end; `size` tells how much the other side knows. kvc_range,
- * kvc_setting and kvc_completion come in arrays and are fixed.
+ * Structs and the vtable grow at the end; `size` tells how much the other side knows. Rows of an
+ * option table and descriptors have none: plugin->option_bytes and host->descriptor_bytes are
+ * theirs. kvc_range, kvc_setting and kvc_completion come in arrays and are fixed.
+ * New operations and descriptor or range flags are each announced by an attribute flag, and the
+ * library uses none without it. An operation that a plugin does not know completes with -ENOTSUP:
+ * -EINVAL speaks of memory and offsets, and the library tries once more with memory of its own.
  */
 #ifndef KVCELLAR_PLUGIN_H
 #define KVCELLAR_PLUGIN_H

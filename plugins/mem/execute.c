@@ -187,7 +187,7 @@ static int64_t container_execute(struct kvc_plugin_root *root,
 	case KVC_OP_SYNC:
 		return 0;
 	default:
-		return -EINVAL;
+		return -ENOTSUP;
 	}
 }
 
@@ -209,7 +209,7 @@ static int64_t object_execute(struct kvc_plugin_root *root, const struct kvc_des
 		return mem_object_remove(root->space, descriptor->name, descriptor->name_bytes,
 					 descriptor->if_version);
 	default:
-		return -EINVAL;
+		return -ENOTSUP;
 	}
 }
 

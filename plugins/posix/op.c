@@ -236,7 +236,7 @@ static bool op_control(struct posix_op *op)
 		return sync_prepare(op, POSIX_IO_DATASYNC, descriptor->container->fd,
 				    STAGE_FOLDER_SYNCED);
 	default:
-		return op_end(op, -EINVAL);
+		return op_end(op, -ENOTSUP);
 	}
 }
 

@@ -92,6 +92,10 @@ static const char *check_transfer(const struct kvc_store *store, const struct kv
 		return "op is none of enum kvc_operation";
 	if (t->flags & ~(uint32_t)(KVC_TRANSFER_STOP_AT_MISS | KVC_TRANSFER_OVERWRITE))
 		return "flags has an unknown bit";
+	if ((t->flags & KVC_TRANSFER_STOP_AT_MISS) && t->op != KVC_EXISTS)
+		return "only exists may stop at a miss";
+	if ((t->flags & KVC_TRANSFER_OVERWRITE) && t->op != KVC_SET)
+		return "only set may overwrite";
 	if (!t->pool)
 		return "pool is NULL";
 	if (t->pool->ns->store != store)

@@ -134,7 +134,7 @@ static uint64_t hash_fields(const struct kvc_namespace_fields *f)
 	struct kvc_hash hash;
 
 	kvc_hash_begin(&hash);
-	kvc_hash_u64(&hash, KVC_FORMAT_MAJOR);
+	kvc_hash_u64(&hash, KVC_IDENTITY_VERSION);
 	kvc_hash_text(&hash, f->model_id);
 	kvc_hash_text(&hash, f->identity);
 	kvc_hash_text(&hash, f->tenant);

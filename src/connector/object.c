@@ -265,7 +265,7 @@ static bool has_other_size(struct kvc_namespace *ns, struct single *single, size
 }
 
 int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-		   const void *data, size_t bytes, int overwrite, uint32_t timeout_ms)
+		   const void *data, size_t bytes, uint32_t flags, uint32_t timeout_ms)
 {
 	struct single *single;
 	uint64_t limit;
@@ -273,6 +273,8 @@ int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 
 	if (!ns || !pool_name || (!data && bytes > 0) || (!key.data && key.bytes > 0))
 		return kvc_fail(-EINVAL, "kvc_object_put: an argument is NULL");
+	if (flags & ~(uint32_t)KVC_OBJECT_OVERWRITE)
+		return kvc_fail(-EINVAL, "kvc_object_put: flags has an unknown bit");
 	single = single_new(ns, pool_name, key, KVC_SET, timeout_ms, &rc);
 	if (!single)
 		return rc;
@@ -284,7 +286,7 @@ int kvc_object_put(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 			      single->request.root->location);
 		goto out;
 	}
-	if (overwrite || has_other_size(ns, single, bytes))
+	if ((flags & KVC_OBJECT_OVERWRITE) || has_other_size(ns, single, bytes))
 		single->request.flags = KVC_TRANSFER_OVERWRITE;
 	single_shape(single, bytes, (void *)(uintptr_t)data);
 	rc = single_run(ns, single);
@@ -312,7 +314,8 @@ static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
 }
 
 int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-		   void *buffer, size_t capacity, size_t *out_bytes, uint32_t timeout_ms)
+		   void *buffer, size_t capacity, size_t *out_bytes, uint32_t flags,
+		   uint32_t timeout_ms)
 {
 	struct kvc_completion found = { .result = 0 };
 	struct single *single;
@@ -322,6 +325,8 @@ int kvc_object_get(struct kvc_namespace *ns, const char *pool_name, struct kvc_k
 	if (!ns || !pool_name || (!buffer && capacity > 0) || !out_bytes ||
 	    (!key.data && key.bytes > 0))
 		return kvc_fail(-EINVAL, "kvc_object_get: an argument is NULL");
+	if (flags)
+		return kvc_fail(-EINVAL, "kvc_object_get: flags has an unknown bit");
 	single = single_new(ns, pool_name, key, KVC_GET, timeout_ms, &rc);
 	if (!single)
 		return rc;
@@ -355,7 +360,7 @@ out:
 }
 
 int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
-		      size_t *out_bytes)
+		      size_t *out_bytes, uint32_t timeout_ms)
 {
 	struct kvc_completion found;
 	struct single *single;
@@ -364,7 +369,7 @@ int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kv
 
 	if (!ns || !pool_name || (!key.data && key.bytes > 0))
 		return kvc_fail(-EINVAL, "kvc_object_exists: an argument is NULL");
-	single = single_new(ns, pool_name, key, KVC_EXISTS, 0, &rc);
+	single = single_new(ns, pool_name, key, KVC_EXISTS, timeout_ms, &rc);
 	if (!single)
 		return rc;
 	kvc_store_enter(ns->store);
@@ -377,14 +382,15 @@ int kvc_object_exists(struct kvc_namespace *ns, const char *pool_name, struct kv
 	return rc == 0 ? 1 : rc == -ENOENT ? 0 : rc;
 }
 
-int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key)
+int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, struct kvc_key key,
+		      uint32_t timeout_ms)
 {
 	struct single *single;
 	int rc;
 
 	if (!ns || !pool_name || (!key.data && key.bytes > 0))
 		return kvc_fail(-EINVAL, "kvc_object_remove: an argument is NULL");
-	single = single_new(ns, pool_name, key, KVC_REMOVE, 0, &rc);
+	single = single_new(ns, pool_name, key, KVC_REMOVE, timeout_ms, &rc);
 	if (!single)
 		return rc;
 	single_shape(single, 0, NULL);

@@ -8,6 +8,9 @@
 #define KVC_FORMAT_MAJOR 1u
 #define KVC_FORMAT_MINOR 0u
 
+/* Of the definition of the namespace hash, its first field. */
+#define KVC_IDENTITY_VERSION 1u
+
 /* How objects are named and routed (option "naming", kept in root.json). */
 enum kvc_naming {
 	KVC_NAMING_KVCELLAR = 0,

@@ -112,6 +112,8 @@ static int check_memory(const struct kvc_store *store, const struct kvc_memory *
 	if (!memory->addr || memory->bytes == 0 ||
 	    (uintptr_t)memory->addr + memory->bytes < (uintptr_t)memory->addr)
 		return kvc_fail(-EINVAL, "memory: no address or no bytes");
+	if (memory->flags & ~(uint32_t)KVC_MEMORY_DISCARD)
+		return kvc_fail(-EINVAL, "memory: flags has an unknown bit");
 	for (size_t r = 0; r < store->root_count; r++) {
 		kinds = store->roots[r]->attributes.memory_kinds;
 		flags = store->roots[r]->attributes.flags;

@@ -90,9 +90,6 @@ int kvc_counters_read(struct kvc_counters *counters, struct kvc_stats *out);
 int kvc_counters_text(struct kvc_counters *counters, int format, const char *labels, char *buffer,
 		      size_t bytes);
 
-/* The formats of kvc_stats_text(): enum kvc_format and this. */
-#define KVC_FORMAT_PROMETHEUS 2
-
 /*
  * kvc_stats_add_text - the same into a text that goes on, for example with gauges of roots.
  * kvc_metrics_gauge - one gauge: its HELP and TYPE lines (only with help: several samples of one

@@ -151,7 +151,7 @@ int kvc_trailer_decode(const uint8_t block[KVC_TRAILER_BYTES], struct kvc_traile
 	out->ro_compat = get32(block, AT_RO_COMPAT);
 	out->incompat = get32(block, AT_INCOMPAT);
 	/* Format 1 is the first: there is no earlier major to read. */
-	if (out->major != KVC_FORMAT_MAJOR || out->incompat != 0)
+	if (out->major != KVC_FORMAT_MAJOR || out->incompat != 0 || out->ro_compat != 0)
 		return -EPROTONOSUPPORT;
 	out->checksum_kind = block[AT_CHECKSUM_KIND];
 	out->object_kind = block[AT_OBJECT_KIND];

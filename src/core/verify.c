@@ -93,13 +93,11 @@ struct kvc_result kvc_verify_read(struct kvc_slot *slot, const struct kvc_comple
 		return is_namesake(request, &trailer) ?
 			       kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0) :
 			       kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
-	/* A caller's checksum is compared by the caller. */
-	checksum = kvc_ranges_finish_read(slot, trailer.checksum_kind == KVC_CHECKSUM_CALLER ?
-							KVC_CHECKSUM_NONE :
-							trailer.checksum_kind);
-	if (trailer.checksum_kind > KVC_CHECKSUM_CALLER)
+	/* Nothing is OK that cannot be checked here. */
+	if (trailer.checksum_kind >= KVC_CHECKSUM_CALLER)
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
-	if (trailer.checksum_kind != KVC_CHECKSUM_CALLER && trailer.checksum != checksum)
+	checksum = kvc_ranges_finish_read(slot, trailer.checksum_kind);
+	if (trailer.checksum != checksum)
 		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0);
 	return ok;
 }

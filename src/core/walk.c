@@ -275,8 +275,9 @@ static int check_payload(struct kvc_root *root, const char *path, const struct k
 	uint8_t *image;
 	int64_t rc = 0;
 
-	if (trailer->checksum_kind == KVC_CHECKSUM_NONE ||
-	    trailer->checksum_kind == KVC_CHECKSUM_CALLER || bytes == 0)
+	if (trailer->checksum_kind >= KVC_CHECKSUM_CALLER)
+		return -EPROTONOSUPPORT;
+	if (trailer->checksum_kind == KVC_CHECKSUM_NONE || bytes == 0)
 		return 0;
 	shape = malloc(sizeof(*shape));
 	image = malloc(bytes);
@@ -361,6 +362,8 @@ static struct kvc_result verify_once(const struct kvc_walk_entry *entry, uint64_
 	if (!is_at_home(entry, &trailer, object_bytes, nixl))
 		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
 	rc = check_payload(entry->root, path, &trailer, &completion);
+	if (rc == -EPROTONOSUPPORT)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
 	return rc == 0	      ? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
 	       rc == -EBADMSG ? kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0) :
 				kvc_result_of_errno(-rc);
@@ -546,6 +549,13 @@ static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes
 	memcpy(out->part_bytes, trailer->part_bytes, sizeof(out->part_bytes));
 	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
 		       trailer->checksum_kind < 4 ? kinds[trailer->checksum_kind] : "?");
+	out->namespace_hash = trailer->ns_hash;
+	out->pool_fingerprint = trailer->pool_fingerprint;
+	out->object_kind = trailer->object_kind;
+	out->compat = trailer->compat;
+	out->ro_compat = trailer->ro_compat;
+	out->incompat = trailer->incompat;
+	out->name_bytes = trailer->name_bytes;
 	(void)snprintf(out->writer, sizeof(out->writer), "%.*s", (int)sizeof(out->writer) - 1,
 		       trailer->writer);
 	if (trailer->name)

@@ -104,14 +104,14 @@ static void objects_tell(struct kvc_store *store, struct kvc_namespace *ns, stru
 	unsigned char data[100] = { 0 };
 	size_t bytes;
 
-	TELLS(kvc_object_get(ns, "raw", key, data, sizeof(data), &bytes, 0), -ENOENT, "key");
-	TELLS(kvc_object_get(ns, "Raw!", key, data, sizeof(data), &bytes, 0), -EINVAL, "Raw!");
+	TELLS(kvc_object_get(ns, "raw", key, data, sizeof(data), &bytes, 0, 0), -ENOENT, "key");
+	TELLS(kvc_object_get(ns, "Raw!", key, data, sizeof(data), &bytes, 0, 0), -EINVAL, "Raw!");
 	TELLS(kvc_object_put(ns, "Raw!", key, data, sizeof(data), 0, 0), -EINVAL, "Raw!");
-	TELLS(kvc_object_exists(ns, "Raw!", key, NULL), -EINVAL, "Raw!");
-	TELLS(kvc_object_remove(ns, "Raw!", key), -EINVAL, "Raw!");
+	TELLS(kvc_object_exists(ns, "Raw!", key, NULL, 0), -EINVAL, "Raw!");
+	TELLS(kvc_object_remove(ns, "Raw!", key, 0), -EINVAL, "Raw!");
 	TELLS(kvc_object_where(ns, "Raw!", key, stop_object, NULL), -EINVAL, "Raw!");
 	assert_int_equal(kvc_object_put(ns, "raw", key, data, sizeof(data), 0, 0), 0);
-	TELLS(kvc_object_get(ns, "raw", key, data, 1, &bytes, 0), -ENOBUFS, "key");
+	TELLS(kvc_object_get(ns, "raw", key, data, 1, &bytes, 0, 0), -ENOBUFS, "key");
 	TELLS(kvc_object_where(ns, "raw", key, stop_object, NULL), -ECANCELED, "key");
 	TELLS(kvc_pool_where(pool, key, stop_object, NULL), -ECANCELED, "kv");
 	TELLS(kvc_object_list(store, id, stop_object, NULL), -ECANCELED, id);

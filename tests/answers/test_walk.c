@@ -323,9 +323,9 @@ static void sets_go_on_after_a_clear(void **state)
 	for (int turn = 0; turn < 3; turn++) {
 		assert_int_equal(kvc_object_put(ns, "raw", key_of("k"), data, sizeof(data), 0, 0),
 				 0);
-		assert_int_equal(kvc_object_exists(ns, "raw", key_of("k"), NULL), 1);
+		assert_int_equal(kvc_object_exists(ns, "raw", key_of("k"), NULL, 0), 1);
 		assert_int_equal(clear(root, kvc_namespace_id(ns), 0, 0), 1);
-		assert_int_equal(kvc_object_exists(ns, "raw", key_of("k"), NULL), 0);
+		assert_int_equal(kvc_object_exists(ns, "raw", key_of("k"), NULL, 0), 0);
 	}
 	assert_int_equal(kvc_namespace_close(ns), 0);
 	store_must_close(store);

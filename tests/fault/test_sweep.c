@@ -71,7 +71,7 @@ static void scenario(struct fix *fix)
 	bytes_fill(data, sizeof(data), 99);
 	rc = kvc_object_put(fix->ns, "side", key_of("o"), data, sizeof(data), 1, 0);
 	fix->trouble |= rc != 0;
-	rc = kvc_object_get(fix->ns, "side", key_of("o"), back, sizeof(back), &bytes, 0);
+	rc = kvc_object_get(fix->ns, "side", key_of("o"), back, sizeof(back), &bytes, 0, 0);
 	fix->trouble |= rc != 0;
 	if (rc == 0) {
 		assert_int_equal(bytes, sizeof(data));

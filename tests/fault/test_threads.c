@@ -82,7 +82,8 @@ static void *read_single(void *context)
 
 	while (buffer && !atomic_load(&race->stop)) {
 		size_t bytes = 0;
-		const int rc = kvc_object_get(race->ns, "side", key, buffer, 100000, &bytes, 60000);
+		const int rc =
+			kvc_object_get(race->ns, "side", key, buffer, 100000, &bytes, 0, 60000);
 		bool known = false;
 
 		for (size_t i = 0; i < sizeof(race_sizes) / sizeof(race_sizes[0]); i++)
@@ -122,7 +123,7 @@ static void test_a_single_object_that_is_replaced_is_never_removed(void **state)
 
 		memset(data, (int)(i & 0xff), size);
 		assert_int_equal(kvc_object_put(race.ns, "side", key, data, size, 1, 60000), 0);
-		assert_int_equal(kvc_object_exists(race.ns, "side", key, &bytes), 1);
+		assert_int_equal(kvc_object_exists(race.ns, "side", key, &bytes, 0), 1);
 		assert_int_equal(bytes, size);
 	}
 	atomic_store(&race.stop, true);

@@ -63,17 +63,18 @@ static void golden_check(const struct pages *pages, const char *key)
 static const struct {
 	const char *key;
 	struct pages_params pool;
-	bool ours; /* a default store writes the same */
+	bool ours;     /* a default store writes the same */
+	bool reserved; /* of a checksum kind that this version does not know */
 } golden_pages[] = {
-	{ "full", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true },
-	{ "sector", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false },
-	{ "none", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false },
-	{ "caller", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false },
-	{ "odd", { .name = "odd", .part_count = 3, .part_bytes = { 1, 4097, 511 } }, true },
-	{ "marker", { .name = "anchor", .flags = KVC_POOL_MARKER }, true },
-	{ "a/b c", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true },
-	{ long_key, { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true },
-	{ longer_key, { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true },
+	{ "full", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true, false },
+	{ "sector", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false, false },
+	{ "none", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false, false },
+	{ "caller", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, false, true },
+	{ "odd", { .name = "odd", .part_count = 3, .part_bytes = { 1, 4097, 511 } }, true, false },
+	{ "marker", { .name = "anchor", .flags = KVC_POOL_MARKER }, true, false },
+	{ "a/b c", { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true, false },
+	{ long_key, { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true, false },
+	{ longer_key, { .name = "kv", .part_count = 2, .part_bytes = { 100, 4096 } }, true, false },
 };
 #define GOLDEN_PAGES (sizeof(golden_pages) / sizeof(golden_pages[0]))
 
@@ -112,8 +113,10 @@ static void test_pages_are_read(void **state)
 	for (size_t i = 0; i < GOLDEN_PAGES; i++) {
 		pool_open(&pages, ns, i);
 		run_page(store, &pages, KVC_EXISTS, golden_pages[i].key, KVC_OK);
-		run_page(store, &pages, KVC_GET, golden_pages[i].key, KVC_OK);
-		golden_check(&pages, golden_pages[i].key);
+		run_page(store, &pages, KVC_GET, golden_pages[i].key,
+			 golden_pages[i].reserved ? KVC_MISS : KVC_OK);
+		if (!golden_pages[i].reserved)
+			golden_check(&pages, golden_pages[i].key);
 		pages_check_gaps(&pages);
 		pages_close(&pages);
 	}
@@ -130,7 +133,7 @@ static void test_single_objects_are_read(void **state)
 
 	(void)state;
 	assert_int_equal(
-		kvc_object_get(ns, "side", key_of("single"), data, sizeof(data), &bytes, 0), 0);
+		kvc_object_get(ns, "side", key_of("single"), data, sizeof(data), &bytes, 0, 0), 0);
 	assert_int_equal(bytes, 11);
 	for (size_t i = 0; i < bytes; i++)
 		assert_int_equal(data[i], golden_byte("single", 0, i));
@@ -145,7 +148,9 @@ static int verify_take(void *context, const struct kvc_object_info *info,
 
 	(void)done;
 	(void)total;
-	if (result->status != KVC_OK)
+	if (strstr(info->path, "/caller.") != NULL)
+		expect_result(*result, KVC_MISS, KVC_CAUSE_VERSION);
+	else if (result->status != KVC_OK)
 		fail_msg("%s: %s/%s", info->path, kvc_status_name(result->status),
 			 kvc_cause_name(result->cause));
 	(*count)++;

@@ -216,8 +216,8 @@ static void r18_clear_takes_what_is_its_own(void **state)
 	assert_int_equal(report.failed, 0);
 	assert_int_equal(kvc_namespace_clear(&fake->store, kvc_namespace_id(llama), 0, &report),
 			 -ENOENT);
-	assert_int_equal(kvc_object_exists(llama, "a", key, NULL), 0);
-	assert_int_equal(kvc_object_exists(llama2, "a", key, NULL), 1);
+	assert_int_equal(kvc_object_exists(llama, "a", key, NULL, 0), 0);
+	assert_int_equal(kvc_object_exists(llama2, "a", key, NULL, 0), 1);
 	assert_non_null(fake_find(fake, "foreign"));
 	assert_non_null(fake_find(fake, foreign));
 	assert_int_equal(kvc_namespace_usage(llama2, &bytes, &objects), 0);

@@ -43,7 +43,7 @@ static struct fake_object *object_of(const char *pool)
 	return fake_find(fake, path);
 }
 
-static int put(const char *text, int overwrite)
+static int put(const char *text, uint32_t overwrite)
 {
 	return kvc_object_put(ns, "side", key, text, strlen(text), overwrite, 0);
 }
@@ -51,7 +51,7 @@ static int put(const char *text, int overwrite)
 static int get(char *out, size_t capacity, size_t *bytes)
 {
 	memset(out, 0, capacity);
-	return kvc_object_get(ns, "side", key, out, capacity, bytes, 0);
+	return kvc_object_get(ns, "side", key, out, capacity, bytes, 0, 0);
 }
 
 static uint64_t usage_objects(void)
@@ -77,7 +77,7 @@ static void objects_of_any_size_round_trip(void **state)
 
 		assert_int_equal(kvc_object_put(ns, "side", key, data, sizes[i], 1, 0), 0);
 		memset(back, 0xaa, sizeof(back));
-		assert_int_equal(kvc_object_get(ns, "side", key, back, sizes[i], &bytes, 0), 0);
+		assert_int_equal(kvc_object_get(ns, "side", key, back, sizes[i], &bytes, 0, 0), 0);
 		assert_int_equal(bytes, sizes[i]);
 		assert_memory_equal(back, data, sizes[i]);
 		assert_int_equal(back[sizes[i]], 0xaa);
@@ -116,12 +116,12 @@ static void a_small_buffer_is_told_the_size(void **state)
 	assert_int_equal(put("abcdef", 0), 0);
 	assert_int_equal(get(text, 3, &bytes), -ENOBUFS);
 	assert_int_equal(bytes, 6);
-	assert_int_equal(kvc_object_get(ns, "side", key, NULL, 0, &bytes, 0), -ENOBUFS);
-	assert_int_equal(kvc_object_exists(ns, "side", key, &bytes), 1);
+	assert_int_equal(kvc_object_get(ns, "side", key, NULL, 0, &bytes, 0, 0), -ENOBUFS);
+	assert_int_equal(kvc_object_exists(ns, "side", key, &bytes, 0), 1);
 	assert_int_equal(bytes, 6);
-	assert_int_equal(kvc_object_remove(ns, "side", key), 1);
-	assert_int_equal(kvc_object_remove(ns, "side", key), 0);
-	assert_int_equal(kvc_object_exists(ns, "side", key, &bytes), 0);
+	assert_int_equal(kvc_object_remove(ns, "side", key, 0), 1);
+	assert_int_equal(kvc_object_remove(ns, "side", key, 0), 0);
+	assert_int_equal(kvc_object_exists(ns, "side", key, &bytes, 0), 0);
 	assert_int_equal(get(text, 3, &bytes), -ENOENT);
 	assert_int_equal(usage_objects(), 0);
 }
@@ -138,12 +138,12 @@ static void r08_damage_is_told_and_removed(void **state)
 	assert_null(object_of("side"));
 	assert_int_equal(put("abcdef", 0), 0);
 	object_of("side")->data[4096 + 700] ^= 1; /* in the trailer */
-	assert_int_equal(kvc_object_exists(ns, "side", key, NULL), -EBADMSG);
+	assert_int_equal(kvc_object_exists(ns, "side", key, NULL, 0), -EBADMSG);
 	assert_int_equal(get(text, sizeof(text), &bytes), -EBADMSG);
 	assert_null(object_of("side"));
 	assert_int_equal(put("abcdef", 0), 0);
 	object_of("side")->bytes -= 5; /* short: a miss */
-	assert_int_equal(kvc_object_exists(ns, "side", key, NULL), 0);
+	assert_int_equal(kvc_object_exists(ns, "side", key, NULL, 0), 0);
 	assert_int_equal(get(text, sizeof(text), &bytes), -ENOENT);
 	assert_null(object_of("side"));
 	assert_int_equal(bytes, 77);
@@ -163,7 +163,7 @@ static void a_trailer_behind_more_bytes_is_no_whole_object(void **state)
 	memcpy(longer + 2 * 4096, object->data + 4096, 4096);
 	(void)snprintf(path, sizeof(path), "%s", object->name);
 	fake_put(fake, path, longer, sizeof(longer));
-	assert_int_equal(kvc_object_exists(ns, "side", key, NULL), 0);
+	assert_int_equal(kvc_object_exists(ns, "side", key, NULL, 0), 0);
 }
 
 static uint64_t asked_until_ns;
@@ -184,7 +184,7 @@ static void r33_finding_keeps_the_callers_deadline(void **state)
 	(void)state;
 	assert_int_equal(put("abc", 0), 0);
 	fake->hook = stall;
-	assert_int_equal(kvc_object_get(ns, "side", key, text, sizeof(text), &bytes, 30),
+	assert_int_equal(kvc_object_get(ns, "side", key, text, sizeof(text), &bytes, 0, 30),
 			 -ETIMEDOUT);
 	/* Not what housekeeping may take (5 s and the cancel). */
 	assert_true(asked_until_ns - start_ns < UINT64_C(4000000000));
@@ -232,12 +232,12 @@ static void nothing_is_refused_with_a_crash(void **state)
 	assert_int_equal(kvc_object_put(ns, "a", bad, "x", 1, 0, 0), -EINVAL);
 	assert_int_equal(kvc_object_put(ns, "a", key, NULL, 1, 0, 0), -EINVAL);
 	assert_int_equal(kvc_object_put(ns, "A.b", key, "x", 1, 0, 0), -EINVAL);
-	assert_int_equal(kvc_object_get(NULL, "a", key, text, 1, &bytes, 0), -EINVAL);
-	assert_int_equal(kvc_object_get(ns, "a", key, NULL, 1, &bytes, 0), -EINVAL);
-	assert_int_equal(kvc_object_get(ns, "a", key, text, 1, NULL, 0), -EINVAL);
-	assert_int_equal(kvc_object_exists(NULL, "a", key, NULL), -EINVAL);
-	assert_int_equal(kvc_object_exists(ns, "a", bad, NULL), -EINVAL);
-	assert_int_equal(kvc_object_remove(ns, NULL, key), -EINVAL);
+	assert_int_equal(kvc_object_get(NULL, "a", key, text, 1, &bytes, 0, 0), -EINVAL);
+	assert_int_equal(kvc_object_get(ns, "a", key, NULL, 1, &bytes, 0, 0), -EINVAL);
+	assert_int_equal(kvc_object_get(ns, "a", key, text, 1, NULL, 0, 0), -EINVAL);
+	assert_int_equal(kvc_object_exists(NULL, "a", key, NULL, 0), -EINVAL);
+	assert_int_equal(kvc_object_exists(ns, "a", bad, NULL, 0), -EINVAL);
+	assert_int_equal(kvc_object_remove(ns, NULL, key, 0), -EINVAL);
 	assert_int_equal(kvc_object_where(ns, "a", key, NULL, NULL), -EINVAL);
 	assert_int_equal(kvc_pool_where(NULL, key, take_path, text), -EINVAL);
 	assert_int_equal(kvc_object_list(NULL, NULL, take_path, text), -EINVAL);

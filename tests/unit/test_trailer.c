@@ -178,9 +178,9 @@ static void what_this_version_cannot_read_is_told(void **state)
 {
 	(void)state;
 	assert_int_equal(decode_with(8, 1, 2), 0);
-	assert_int_equal(decode_with(10, 77, 2), 0);	     /* a minor */
-	assert_int_equal(decode_with(12, UINT32_MAX, 4), 0); /* compat */
-	assert_int_equal(decode_with(16, 1, 4), 0);	     /* ro_compat: reading is allowed */
+	assert_int_equal(decode_with(10, 77, 2), 0);		   /* a minor */
+	assert_int_equal(decode_with(12, UINT32_MAX, 4), 0);	   /* compat */
+	assert_int_equal(decode_with(16, 1, 4), -EPROTONOSUPPORT); /* ro_compat */
 	assert_int_equal(decode_with(20, 1, 4), -EPROTONOSUPPORT);
 	assert_int_equal(decode_with(8, 0, 2), -EPROTONOSUPPORT);
 	assert_int_equal(decode_with(8, 2, 2), -EPROTONOSUPPORT);

@@ -22,33 +22,33 @@ static void object_round(struct kvc_namespace *ns, size_t bytes)
 		text[6] = '-';
 	key = key_of(text);
 	bytes_fill(data, bytes, bytes);
-	assert_int_equal(kvc_object_exists(ns, "side", key, &got), 0);
-	assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0), -ENOENT);
+	assert_int_equal(kvc_object_exists(ns, "side", key, &got, 0), 0);
+	assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0, 0), -ENOENT);
 	assert_int_equal(kvc_object_put(ns, "side", key, data, bytes, 0, 0), 0);
 	assert_int_equal(kvc_object_put(ns, "side", key, data, bytes, 0, 0), 1);
-	assert_int_equal(kvc_object_exists(ns, "side", key, &got), 1);
+	assert_int_equal(kvc_object_exists(ns, "side", key, &got, 0), 1);
 	assert_int_equal(got, bytes);
 	memset(back, 0xAA, bytes + 1);
 	got = 0;
-	assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0), 0);
+	assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0, 0), 0);
 	assert_int_equal(got, bytes);
 	assert_true(bytes_match(back, bytes, bytes));
 	assert_int_equal(back[bytes], 0xAA);
 	if (bytes > 0) {
 		got = 0;
 		memset(back, 0xAA, bytes + 1);
-		assert_int_equal(kvc_object_get(ns, "side", key, back, bytes - 1, &got, 0),
+		assert_int_equal(kvc_object_get(ns, "side", key, back, bytes - 1, &got, 0, 0),
 				 -ENOBUFS);
 		assert_int_equal(got, bytes);
 		assert_int_equal(back[bytes - 1], 0xAA);
 		data[0] ^= 1;
 		assert_int_equal(kvc_object_put(ns, "side", key, data, bytes, 1, 0), 0);
-		assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0), 0);
+		assert_int_equal(kvc_object_get(ns, "side", key, back, bytes, &got, 0, 0), 0);
 		assert_memory_equal(back, data, bytes);
 	}
-	assert_int_equal(kvc_object_remove(ns, "side", key), 1);
-	assert_int_equal(kvc_object_remove(ns, "side", key), 0);
-	assert_int_equal(kvc_object_exists(ns, "side", key, &got), 0);
+	assert_int_equal(kvc_object_remove(ns, "side", key, 0), 1);
+	assert_int_equal(kvc_object_remove(ns, "side", key, 0), 0);
+	assert_int_equal(kvc_object_exists(ns, "side", key, &got, 0), 0);
 	free(data);
 	free(back);
 }
@@ -83,8 +83,9 @@ static void test_single_object_changes_its_size(void **state)
 		bytes_fill(data, sizes[i], i);
 		assert_int_equal(kvc_object_put(ns, "side", key_of("grow"), data, sizes[i], 1, 0),
 				 0);
-		assert_int_equal(
-			kvc_object_get(ns, "side", key_of("grow"), back, sizeof(back), &got, 0), 0);
+		assert_int_equal(kvc_object_get(ns, "side", key_of("grow"), back, sizeof(back),
+						&got, 0, 0),
+				 0);
 		assert_int_equal(got, sizes[i]);
 		assert_true(bytes_match(back, got, i));
 	}
