@@ -177,18 +177,6 @@ static void flush(struct run *run)
 	run->flushes++;
 }
 
-static uint64_t deadline_of(const struct run *run, const struct kvc_transfer *t)
-{
-	const struct kvc_settings *settings = run->store->settings;
-	uint32_t timeout_ms = t->timeout_ms;
-
-	if (timeout_ms == 0)
-		timeout_ms = t->op == KVC_GET	 ? settings->get_timeout_ms :
-			     t->op == KVC_EXISTS ? settings->exists_timeout_ms :
-						   settings->set_timeout_ms;
-	return run->start_ns + (uint64_t)timeout_ms * 1000000;
-}
-
 /* The trailer has the whole name, also where the file is called by a hash of it. */
 static int set_full_name(struct kvc_arena *arena, size_t at, struct kvc_request *request,
 			 const struct kvc_name_rule *rule, const struct kvc_key *key)
@@ -317,7 +305,8 @@ static void add_transfer(struct run *run, const struct kvc_transfer *t)
 {
 	const struct kvc_geometry *geometry = &t->pool->geometry;
 	const bool stop = t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS);
-	const uint64_t deadline_ns = deadline_of(run, t);
+	const uint64_t deadline_ns =
+		kvc_store_deadline_ns(run->store, t->op, t->timeout_ms, run->start_ns);
 	uint64_t previous_g[OBJECTS_TRACED];
 	uint64_t flushes = run->flushes;
 

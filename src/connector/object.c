@@ -44,10 +44,6 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 		*out_rc = kvc_fail(-ENOMEM, "a single object of pool %s: no memory", pool_name);
 		return NULL;
 	}
-	if (timeout_ms == 0)
-		timeout_ms = op == KVC_GET    ? settings->get_timeout_ms :
-			     op == KVC_EXISTS ? settings->exists_timeout_ms :
-						settings->set_timeout_ms;
 	request = &single->request;
 	*out_rc = kvc_name_rule_init_raw(&single->rule, (int)settings->naming, &ns->identity,
 					 pool_name);
@@ -64,7 +60,8 @@ static struct single *single_new(struct kvc_namespace *ns, const char *pool_name
 	request->shape = &single->shape;
 	request->bases = single->bases;
 	single->start_ns = kvc_now_ns();
-	request->deadline_ns = single->start_ns + (uint64_t)timeout_ms * 1000000;
+	request->deadline_ns =
+		kvc_store_deadline_ns(store, request->op, timeout_ms, single->start_ns);
 	request->root = kvc_store_route(store, request->g);
 	kvc_route_folder(request->g, request->hash_folder);
 	single->shape.ns_hash = ns->identity.hash;

@@ -33,6 +33,18 @@ struct kvc_root *kvc_store_route(const struct kvc_store *store, uint64_t hash)
 	return store->roots[kvc_route_rendezvous(store->uuids, store->root_count, hash)];
 }
 
+uint64_t kvc_store_deadline_ns(const struct kvc_store *store, uint32_t op, uint32_t timeout_ms,
+			       uint64_t start_ns)
+{
+	const struct kvc_settings *settings = store->settings;
+
+	if (timeout_ms == 0)
+		timeout_ms = op == KVC_GET    ? settings->get_timeout_ms :
+			     op == KVC_EXISTS ? settings->exists_timeout_ms :
+						settings->set_timeout_ms;
+	return start_ns + (uint64_t)timeout_ms * 1000000;
+}
+
 void kvc_store_enter(struct kvc_store *store)
 {
 	atomic_fetch_add_explicit(&store->active, 1, memory_order_acquire);

@@ -52,6 +52,11 @@ struct kvc_store {
 /* The root that has the object: by group hash g, or by h in nixl naming. */
 struct kvc_root *kvc_store_route(const struct kvc_store *store, uint64_t hash);
 
+/* When an operation (enum kvc_operation) that began at start_ns has to be done; timeout_ms 0 = the
+ * configuration's. */
+uint64_t kvc_store_deadline_ns(const struct kvc_store *store, uint32_t op, uint32_t timeout_ms,
+			       uint64_t start_ns);
+
 /* Between them the store cannot be closed. */
 void kvc_store_enter(struct kvc_store *store);
 void kvc_store_leave(struct kvc_store *store);

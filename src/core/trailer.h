@@ -13,7 +13,7 @@ enum kvc_checksum_kind {
 	KVC_CHECKSUM_NONE = 0,
 	KVC_CHECKSUM_FULL = 1,
 	KVC_CHECKSUM_SECTOR = 2,
-	KVC_CHECKSUM_CALLER = 3,
+	KVC_CHECKSUM_CALLER = 3, /* reserved; this and above: another version's */
 };
 
 enum kvc_object_kind {

@@ -23,7 +23,7 @@
 #define BEGIN_AT_ONCE	16u
 #define MAX_ERRNO	4095
 #define BOUNCE_BYTES	(UINT64_C(16) << 20)
-/* A soft root that comes back this long after the deadline is staged from then on. */
+/* A soft root that comes back this long after the deadline is suspect, and staged. */
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
 #define SLICE_NS	(100 * UINT64_C(1000000))
 #define SHARED_SLICE_NS (200 * UINT64_C(1000))
@@ -38,7 +38,7 @@ struct session {
 	const struct kvc_regions *regions;
 	const atomic_bool *cancel;
 	uint64_t deadline_ns; /* the latest of its requests */
-	uint64_t room;	      /* bytes that may be written; UINT64_MAX until it is asked for */
+	uint64_t room;	      /* bytes that may be written, once room_known */
 	bool room_known;
 	enum kvc_deadline_kind kind;
 	bool cancelled;	  /* the queue was told to */
@@ -278,7 +278,6 @@ static void begin_step(struct session *s, struct kvc_slot *slot)
 		}
 	}
 	rc = prepare(s, slot);
-
 	if (rc) {
 		finish(request, kvc_result_of_errno(-rc));
 		give_slot(s, slot);
