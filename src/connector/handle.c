@@ -167,12 +167,12 @@ int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes, uint64_t 
 	if (!ns)
 		return kvc_fail(-EINVAL, "kvc_namespace_usage: ns is NULL");
 	for (size_t r = 0; r < ns->store->root_count; r++) {
-		const uint64_t key = *ns->folder ? ns->identity.hash : 0;
+		const struct kvc_root *root = ns->store->roots[r];
+		const uint64_t key = kvc_root_usage_key(root, ns->identity.hash);
 		uint64_t root_bytes, root_objects;
 
 		/* None: nothing of it was counted on that root. */
-		if (kvc_usage_namespace(ns->store->roots[r]->usage, key, &root_bytes,
-					&root_objects))
+		if (kvc_usage_namespace(root->usage, key, &root_bytes, &root_objects))
 			continue;
 		bytes += root_bytes;
 		objects += root_objects;

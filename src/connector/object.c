@@ -305,7 +305,7 @@ static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
 	    !(found->version[0] || found->version[1]) ||
 	    kvc_root_remove(root, single->path, found->version))
 		return;
-	kvc_usage_add(root->usage, *ns->folder ? ns->identity.hash : 0,
+	kvc_usage_add(root->usage, kvc_root_usage_key(root, ns->identity.hash),
 		      -(int64_t)found->object_bytes, -1);
 	kvc_counters_add(ns->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }

@@ -478,6 +478,11 @@ static int set_limits(struct kvc_root *root)
 	return 0;
 }
 
+uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
+{
+	return root->store->settings->naming == KVC_NAMING_NIXL ? 0 : ns_hash;
+}
+
 uint64_t kvc_root_room(struct kvc_root *root)
 {
 	uint64_t room = UINT64_MAX, own_bytes;

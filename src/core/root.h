@@ -86,6 +86,10 @@ bool kvc_root_suspect(struct kvc_root *root);
  * root.json again when somebody removed it, so that the root keeps its place in the routing. */
 void kvc_root_look_after(struct kvc_root *root);
 
+/* Under what the own bytes of a namespace are counted. In nixl naming a walk cannot tell namespaces
+ * apart: all are counted as one. */
+uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash);
+
 /* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);
 

@@ -110,19 +110,12 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 	}
 }
 
-/* In nixl naming a walk cannot tell namespaces apart: all are counted as one. */
-static uint64_t usage_key(const struct kvc_request *request)
-{
-	return request->root->store->settings->naming == KVC_NAMING_NIXL ? 0 :
-									   request->shape->ns_hash;
-}
-
 /* Marks and the counter of own bytes follow from the result. */
 static void finish(struct kvc_request *request, struct kvc_result result)
 {
 	struct kvc_root *root = request->root;
 	const uint64_t id = request->mark_id;
-	const uint64_t ns_hash = usage_key(request);
+	const uint64_t key = kvc_root_usage_key(root, request->shape->ns_hash);
 
 	/* Something that is no file lies there, or the folder went away: not written. */
 	if (request->op == KVC_SET && result.status == KVC_MISS)
@@ -136,12 +129,12 @@ static void finish(struct kvc_request *request, struct kvc_result result)
 	if (request->op == KVC_SET && result.status == KVC_OK) {
 		kvc_mark_clear(&root->marks, id);
 		if (result.cause != KVC_CAUSE_EXISTED)
-			kvc_usage_add(root->usage, ns_hash,
+			kvc_usage_add(root->usage, key,
 				      (int64_t)request->shape->stored_bytes -
 					      (int64_t)request->previous_bytes,
 				      request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK) {
-		kvc_usage_add(root->usage, ns_hash, -(int64_t)request->previous_bytes, -1);
+		kvc_usage_add(root->usage, key, -(int64_t)request->previous_bytes, -1);
 	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
 		    (result.status == KVC_MISS && result.cause != KVC_CAUSE_ABSENT &&
@@ -565,7 +558,8 @@ static void remove_done(struct session *s, struct kvc_slot *slot, const struct k
 	if (request->step == KVC_STEP_REMOVE_WRONG) {
 		/* The result stands since the read. */
 		if (c->result >= 0) {
-			kvc_usage_add(root->usage, usage_key(request),
+			kvc_usage_add(root->usage,
+				      kvc_root_usage_key(root, request->shape->ns_hash),
 				      -(int64_t)request->previous_bytes, -1);
 			kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 		}
