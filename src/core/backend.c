@@ -171,27 +171,55 @@ static void fill_optional_slots(struct kvc_plugin *ops)
 
 /* ---------------------------------------------------------------- modules */
 
-/* The folder of plugins beside the file that this code was loaded from. */
-static int own_folder(char *out, size_t bytes)
+/* The file that this code was loaded from. */
+static int own_file(char path[static PATH_MAX])
 {
 	Dl_info info;
-	char path[PATH_MAX];
-	char *slash;
-	int length;
 
 	if (!dladdr((const void *)(uintptr_t)&kvc_module_load, &info) || !info.dli_fname ||
 	    !realpath(info.dli_fname, path))
 		return -ENOENT;
-	slash = strrchr(path, '/');
-	if (!slash)
-		return -ENOENT;
+	return 0;
+}
+
+/* Cuts the last component off; false when there is none, or only the root is left. */
+static bool to_parent(char *path)
+{
+	char *slash = strrchr(path, '/');
+
+	if (!slash || slash == path)
+		return false;
 	*slash = '\0';
+	return true;
+}
+
+/* The folder of plugins beside that file. */
+static int own_folder(char *out, size_t bytes)
+{
+	char path[PATH_MAX];
+	int length;
+
+	if (own_file(path) || !to_parent(path))
+		return -ENOENT;
 	length = snprintf(out, bytes, "%s/" MODULE_FOLDER, path);
 	return length < 0 || (size_t)length >= bytes ? -ENAMETOOLONG : 0;
 }
 
+/*
+ * Beside the library, a plugin is as safe as the library when whoever may change it may change the
+ * library too: so an installation of another user, or under a umask of 002, is as good as any.
+ */
+static bool is_as_safe_as(const struct stat *st, const char *library)
+{
+	const mode_t open_to = st->st_mode & (S_IWGRP | S_IWOTH);
+	struct stat own;
+
+	return library && !stat(library, &own) && st->st_uid == own.st_uid &&
+	       !(open_to & ~own.st_mode) && (!(open_to & S_IWGRP) || st->st_gid == own.st_gid);
+}
+
 /* Code is run from this file: nobody but its user and root may be able to change it. */
-static int check_owner(const char *path)
+static int check_owner(const char *path, const char *library)
 {
 	struct stat st;
 
@@ -199,6 +227,8 @@ static int check_owner(const char *path)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return kvc_fail(-EPERM, "plugin %s is not a regular file", path);
+	if (is_as_safe_as(&st, library))
+		return 0;
 	if (st.st_uid != 0 && st.st_uid != geteuid())
 		return kvc_fail(-EPERM,
 				"plugin %s belongs to user %u: it must be root's or your own", path,
@@ -211,19 +241,19 @@ static int check_owner(const char *path)
 }
 
 /* Who may write to the folder may put another file in its place. */
-static int check_folder(const char *path)
+static int check_folder(const char *path, const char *library)
 {
-	char folder[PATH_MAX];
+	char folder[PATH_MAX], library_folder[PATH_MAX];
 	struct stat st;
-	char *slash;
 
 	(void)snprintf(folder, sizeof(folder), "%s", path);
-	slash = strrchr(folder, '/');
-	if (!slash || slash == folder)
+	if (!to_parent(folder))
 		return 0;
-	*slash = '\0';
 	if (stat(folder, &st))
 		return kvc_fail(-errno, "plugin folder %s: %s", folder, strerror(errno));
+	(void)snprintf(library_folder, sizeof(library_folder), "%s", library ? library : "");
+	if (to_parent(library_folder) && is_as_safe_as(&st, library_folder))
+		return 0;
 	if (st.st_uid != 0 && st.st_uid != geteuid())
 		return kvc_fail(
 			-EPERM,
@@ -257,16 +287,18 @@ static int adopt_options(struct kvc_plugin *ops)
 	return 0;
 }
 
-static int module_from_file(const char *name, const char *path, const struct kvc_module **out)
+/* library: the library's own file when the plugin lies beside it, else NULL. */
+static int module_from_file(const char *name, const char *path, const char *library,
+			    const struct kvc_module **out)
 {
 	const struct kvc_plugin *(*entry)(void);
 	const struct kvc_plugin *plugin;
 	struct kvc_module *module;
 	void *symbol, *handle;
-	int rc = check_owner(path);
+	int rc = check_owner(path, library);
 
 	if (!rc)
-		rc = check_folder(path);
+		rc = check_folder(path, library);
 	if (rc)
 		return rc;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -313,7 +345,8 @@ close:
 }
 
 /* -ENOENT when the folder has no such file: the next one is asked. */
-static int module_from_folder(const char *name, const char *folder, const struct kvc_module **out)
+static int module_from_folder(const char *name, const char *folder, const char *library,
+			      const struct kvc_module **out)
 {
 	char path[PATH_MAX];
 	const int length =
@@ -329,20 +362,22 @@ static int module_from_folder(const char *name, const char *folder, const struct
 			return 0;
 		}
 	}
-	return module_from_file(name, path, out);
+	return module_from_file(name, path, library, out);
 }
 
 int kvc_module_load(const char *name, const char *plugin_dir, const struct kvc_module **out)
 {
-	char folder[PATH_MAX];
+	char folder[PATH_MAX], library[PATH_MAX];
 	int rc;
 
 	pthread_mutex_lock(&modules_lock);
-	rc = own_folder(folder, sizeof(folder));
+	rc = own_file(library);
 	if (!rc)
-		rc = module_from_folder(name, folder, out);
+		rc = own_folder(folder, sizeof(folder));
+	if (!rc)
+		rc = module_from_folder(name, folder, library, out);
 	if (rc == -ENOENT && plugin_dir && *plugin_dir)
-		rc = module_from_folder(name, plugin_dir, out);
+		rc = module_from_folder(name, plugin_dir, NULL, out);
 	pthread_mutex_unlock(&modules_lock);
 	if (rc == -ENOENT)
 		return kvc_fail(rc,
