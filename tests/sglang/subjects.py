@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage classes that the tests put under SGLang, and how each is configured.
+
+kvcellar is what is tested. The other two are SGLang's own, unmodified: HiCacheNixl is the other side
+of the tests that share a directory, HiCacheFile the oracle of the hit policies. With `--subject` the
+first three levels run over one of them, which shows what the harness itself takes for granted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NIXL_DIRECTORIES = "SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"
+FILE_DIRECTORY = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
+
+
+class Subject:
+    """One storage class. `backend`: the value of --hicache-storage-backend."""
+
+    name: str
+    backend: str
+
+    def options(self, roots: list[Path], **options: Any) -> dict[str, Any]:
+        """The extra config that SGLang is given, for these storage directories."""
+        raise NotImplementedError
+
+    def environment(self, roots: list[Path]) -> dict[str, str]:
+        """Variables that have to be set while the class is constructed."""
+        return {}
+
+    def load(self) -> type:
+        """The class."""
+        raise NotImplementedError
+
+    def construct(self, config: Any) -> Any:
+        """An instance, made the way SGLang's factory makes it."""
+        raise NotImplementedError
+
+    def extra_json(self, roots: list[Path], **options: Any) -> str:
+        """The extra config as the text of --hicache-storage-backend-extra-config."""
+        return json.dumps(self.options(roots, **options))
+
+    @contextlib.contextmanager
+    def environ(self, roots: list[Path]) -> Iterator[None]:
+        """Sets environment() for as long as the block lasts."""
+        changed = self.environment(roots)
+        before = {name: os.environ.get(name) for name in changed}
+        os.environ.update(changed)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    @contextlib.contextmanager
+    def open(self, config: Any, host_cache: Any, roots: list[Path], **options: Any) -> Iterator[Any]:
+        """A storage instance with all pools of `host_cache` registered, closed at the end.
+
+        config: a HiCacheStorageConfig, whose extra_config is replaced. options: keys of extra_config.
+        """
+        config.extra_config = self.options(roots, **options)
+        with self.environ(roots):
+            storage = self.construct(config)
+        try:
+            host_cache.register(storage)
+            yield storage
+        finally:
+            close = getattr(storage, "close", None)
+            if close:
+                close()
+
+
+class Kvcellar(Subject):
+    name = "kvcellar"
+    backend = "dynamic"
+
+    def options(self, roots: list[Path], **options: Any) -> dict[str, Any]:
+        return {
+            "backend_name": "kvcellar",
+            "module_path": "kvcellar.sglang",
+            "class_name": "KvCellarStorage",
+            "interface_v1": 1,
+            "storage_dirs": [str(root) for root in roots],
+            "l3_cleaner_enabled": False,
+            "identity": "tests",
+            **options,
+        }
+
+    def load(self) -> type:
+        from kvcellar.sglang import KvCellarStorage
+
+        return KvCellarStorage
+
+    def construct(self, config: Any) -> Any:
+        return self.load()(config, {})
+
+
+class Nixl(Subject):
+    """HiCacheNixl. Its cleaner is off: it goes by how full the disk is and would empty the cache."""
+
+    name = "nixl"
+    backend = "nixl"
+
+    def options(self, roots: list[Path], **options: Any) -> dict[str, Any]:
+        return {"plugin": {"posix": {"active": True}}, "l3_cleaner_enabled": False, **options}
+
+    def environment(self, roots: list[Path]) -> dict[str, str]:
+        return {NIXL_DIRECTORIES: ",".join(str(root) for root in roots)}
+
+    def load(self) -> type:
+        from sglang.srt.mem_cache.storage.nixl.hicache_nixl import HiCacheNixl
+
+        return HiCacheNixl
+
+    def construct(self, config: Any) -> Any:
+        return self.load()(config)
+
+
+class File(Subject):
+    """HiCacheFile: one directory, no interface v1."""
+
+    name = "file"
+    backend = "file"
+
+    def options(self, roots: list[Path], **options: Any) -> dict[str, Any]:
+        options.pop("use_direct_io", None)
+        return options
+
+    def environment(self, roots: list[Path]) -> dict[str, str]:
+        return {FILE_DIRECTORY: str(roots[0])}
+
+    def load(self) -> type:
+        from sglang.srt.mem_cache.hicache_storage import HiCacheFile
+
+        return HiCacheFile
+
+    def construct(self, config: Any) -> Any:
+        return self.load()(config)
+
+
+SUBJECTS = {subject.name: subject for subject in (Kvcellar(), Nixl(), File())}
+
+
+def stored_files(root: Path) -> list[Path]:
+    """The objects below a root: all files but the housekeeping and what describes a namespace."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file()
+        and ".kvcellar" not in path.relative_to(root).parts
+        and path.name != "namespace.json"
+    )
