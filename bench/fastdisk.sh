@@ -17,8 +17,8 @@ case $1 in
 mount)
 	mkdir -p -- "$folder"
 	image=$(mktemp /dev/shm/kvcellar-fastdisk.XXXXXX)
-	if ! { truncate -s "${3:-8}g" "$image" &&
-		mkfs.ext4 -q -F -m 0 -E lazy_itable_init=0,lazy_journal_init=0 "$image" &&
+	if ! { head -c "${3:-8}G" /dev/zero >"$image" &&
+		mkfs.ext4 -q -F -m 0 -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$image" &&
 		mount -o loop "$image" "$folder"; }; then
 		rm -f -- "$image"
 		exit 1

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One place and one part size: every case in turn, again and again."""
+import gc
+import resource
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import peers, pools
+from .gates import ALONE, BUSY, FIO, QUIET
+from .peers import Backend, Case
+from .places import Place, forget_pages
+from .stats import rotation
+
+OPS = ("set", "exists_hit", "exists_miss", "get")
+
+
+class Spinner:
+    """A thread of pure Python work, as SGLang's scheduler loop is. Knows its CPU time and work."""
+
+    def __init__(self, on: bool):
+        self.on, self.stop, self.loops = on, False, 0
+
+    def _run(self) -> None:
+        while not self.stop:
+            self.loops += 1
+
+    def __enter__(self) -> "Spinner":
+        if self.on:
+            self.thread = threading.Thread(target=self._run, daemon=True)
+            self.thread.start()
+            self.clock = time.pthread_getcpuclockid(self.thread.ident)
+            time.sleep(0.02)
+        return self
+
+    def cpu(self) -> float:
+        """CPU seconds so far."""
+        return time.clock_gettime(self.clock) if self.on else 0.0
+
+    def __exit__(self, *_: object) -> None:
+        self.stop = True
+        if self.on:
+            self.thread.join()
+
+
+def process_cpu(spinner: Spinner) -> float:
+    """CPU seconds of all threads but the spinner. Its clock is read first: that brings the
+    kernel's account of it up to date, which getrusage does not."""
+    own = spinner.cpu()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime - own
+
+
+def timed(spinner: Spinner, call: Callable[[], Any]) -> tuple[Any, float, float, float]:
+    """(result, seconds, CPU seconds, loops of the spinner)"""
+    cpu, loops = process_cpu(spinner), spinner.loops
+    begin = time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - begin
+    loops = spinner.loops - loops
+    return result, seconds, max(process_cpu(spinner) - cpu, 0.0), loops
+
+
+def spinner_alone(interval: float | None, seconds: float = 0.05) -> float:
+    """Loops per second of a spinner that nobody disturbs."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval or before)
+    try:
+        with Spinner(True) as spinner:
+            _, taken, _, loops = timed(spinner, lambda: time.sleep(seconds))
+    finally:
+        sys.setswitchinterval(before)
+    return loops / taken
+
+
+class SizeRun:
+    """All repetitions of one part size in one place."""
+
+    def __init__(self, place: Place, cases: list[Case], part_bytes: int, pages: int,
+                 source: torch.Generator):
+        self.place, self.cases, self.part_bytes, self.pages = place, cases, part_bytes, pages
+        self.folder = place.folder / f"{part_bytes >> 10}K"
+        self.pool = pools.build_pool(part_bytes, 2 * pages)
+        pools.fill(self.pool, source)
+        order = torch.randperm(2 * pages, generator=source)
+        self.source, self.target = order[:pages], order[pages:]
+        self.indices = tuple(pools.token_indices(half) for half in (self.source, self.target))
+        self.backends: dict[str, Backend] = {}
+        for label in dict.fromkeys(case.backend for case in cases if case.backend != FIO):
+            folder = self.folder / label.replace(" ", "-")
+            folder.mkdir(parents=True)
+            self.backends[label] = peers.build(label, folder, place.direct, self.pool)
+        self.turn = 0
+        self.stored = 0
+
+    def repetition(self, rep: int, samples: list[dict]) -> None:
+        """Each case once in each of its modes; rep -1 warms up and is not recorded."""
+        if rep >= 0:
+            for interval in dict.fromkeys(case.switch_interval for case in self.cases):
+                samples.append(self._row(QUIET, ALONE, f"{interval or 0:g}", rep,
+                                         loops_s=spinner_alone(interval)))
+        for mode in (QUIET, BUSY):
+            chosen = [case for case in self.cases if case.takes(mode, rep)]
+            for case in rotation(chosen, self.turn):
+                measured = self.run(case, mode, rep)
+                self.place.sync()
+                if rep < 0:
+                    continue
+                for op, (seconds, cpu, loops) in measured.items():
+                    samples.append(self._row(
+                        mode, case.label, op, rep, seconds=seconds,
+                        cpu_us=cpu * 1e6 / (self.pages * pools.PARTS), loops_s=loops / seconds))
+        self.turn += 1
+        self.stored += rep_bytes(self.cases, self.part_bytes, self.pages)
+
+    def _row(self, mode: str, case: str, op: str, rep: int, **numbers: float) -> dict:
+        return {"place": self.place.name, "size": self.part_bytes, "mode": mode, "case": case,
+                "op": op, "rep": rep, **numbers}
+
+    def run(self, case: Case, mode: str, rep: int) -> dict[str, tuple[float, float, float]]:
+        """{op: (seconds, CPU seconds, loops)}; SystemExit when anything returned is wrong."""
+        if case.backend == FIO:
+            out = peers.run_fio(self.folder / f"fio-{self.turn}", self.part_bytes, self.pages,
+                                self.place.direct)
+            return {op: (*numbers, 0.0) for op, numbers in out.items()}
+        backend = self.backends[case.backend]
+        before = sys.getswitchinterval()
+        if case.switch_interval:
+            sys.setswitchinterval(case.switch_interval)
+        try:
+            out = self._calls(case, backend, mode, rep)
+        finally:
+            sys.setswitchinterval(before)
+        if not pools.same_bytes(self.pool, self.source, self.target):
+            raise SystemExit(f"compare: {case.label}: bytes read differ from bytes written")
+        if backend.buffered and self.place.direct:
+            self.place.sync()
+            forget_pages(backend.folder)
+        return out
+
+    def _calls(self, case: Case, backend: Backend, mode: str, rep: int) -> dict:
+        tag = f"{self.place.name}/{self.part_bytes}/{case.label}/{mode}/{rep}/{self.turn}"
+        keys, missing = (pools.page_keys(f"{tag}/{kind}", self.pages) for kind in ("", "miss"))
+        pools.refresh(self.pool, self.target)
+        plan = (("set", lambda: backend.set(keys, self.indices[0]), True),
+                ("exists_hit", lambda: backend.storage.batch_exists(keys), self.pages),
+                ("exists_miss", lambda: backend.storage.batch_exists(missing), 0),
+                ("get", lambda: backend.get(keys, self.indices[1]), True))
+        out = {}
+        with Spinner(mode == BUSY) as spinner:
+            for op, call, wanted in plan:
+                result, *numbers = timed(spinner, call)
+                if result != wanted:
+                    raise SystemExit(f"compare: {case.label}: {op} of {self.pages} pages in "
+                                     f"'{self.place.name}' returned {result}, not {wanted}")
+                out[op] = tuple(numbers)
+        return out
+
+    def make_room(self) -> None:
+        """Delete everything stored so far; the backends stay."""
+        for backend in self.backends.values():
+            backend.clear()
+            # Whatever a backend's clear() leaves would take the room of the others.
+            for entry in backend.folder.rglob("*"):
+                if entry.is_file() and entry.stat().st_size >= self.part_bytes:
+                    raise SystemExit(f"compare: clear() of {backend.label} left {entry.name}")
+        for folder in self.folder.glob("fio-*"):
+            shutil.rmtree(folder)
+        self.place.sync()
+        self.stored = 0
+
+    def close(self) -> None:
+        """Close the backends; their files stay."""
+        for backend in self.backends.values():
+            backend.close()
+        self.backends.clear()
+        self.pool.destroy()
+
+
+def rep_bytes(cases: list[Case], part_bytes: int, pages: int) -> int:
+    """Upper bound of what one repetition of all cases stores."""
+    total = 0
+    for case in cases:
+        files = peers.fio_files(part_bytes, pages) if case.backend == FIO else pages
+        total += files * peers.fio_bytes(part_bytes) * len(case.modes)
+    return total
+
+
+def run_size(place: Place, cases: list[Case], part_bytes: int, pages: int, reps: int,
+             source: torch.Generator, room: int, samples: list[dict]) -> int:
+    """Measure one size; room: bytes still free of the place's budget. Returns what is left.
+
+    Nothing is deleted while there is room: on a journal-less ext4, creating is slow for a while
+    after many deletes. When there is none, all is deleted between two repetitions, and one that
+    is not recorded follows.
+    """
+    need = rep_bytes(cases, part_bytes, pages)
+    run = SizeRun(place, cases, part_bytes, pages, source)
+    gc.collect()
+    gc.freeze()
+    try:
+        run.repetition(-1, samples)
+        for rep in range(reps):
+            if run.stored + need > room:
+                run.make_room()
+                run.repetition(-1, samples)
+            run.repetition(rep, samples)
+            print(f"compare: {place.name}, {part_bytes >> 10}K, repetition {rep + 1} of {reps}",
+                  file=sys.stderr, flush=True)
+    finally:
+        run.close()
+        gc.unfreeze()
+    return room - run.stored
+
+
+def run_place(place: Place, cases: list[Case], sizes: list[int], pages: int, reps: int,
+              samples: list[dict]) -> None:
+    """Measure every size; the files of one go when the next one needs their room."""
+    source = torch.Generator().manual_seed(1)
+    room = place.budget
+    done: list[Path] = []
+    for part_bytes in sizes:
+        # A size that would have to delete in the middle starts with all the room there is.
+        if rep_bytes(cases, part_bytes, pages) * (reps + 1) > room:
+            for folder in done:
+                shutil.rmtree(folder)
+            done, room = [], place.budget
+            place.sync()
+        room = run_size(place, cases, part_bytes, pages, reps, source, room, samples)
+        done.append(place.folder / f"{part_bytes >> 10}K")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of a run: medians of each place, and ratios with their gates."""
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+from .gates import BUSY, FILE, FIO, KVCELLAR, NIXL, NIXL_DEFAULT, QUIET, gates_of  # noqa: E402
+from .report import OPS, Run, size_text  # noqa: E402
+from .stats import median_interval  # noqa: E402
+
+COLOURS = {KVCELLAR: "#1b6ca8", NIXL: "#e07b39", NIXL_DEFAULT: "#f2b98f", FILE: "#6a9a5b",
+           FIO: "#8c8c8c"}
+FURTHER = ("#74a9cf", "#a6bddb", "#d0d1e6")  # kvcellar under other switch intervals
+
+
+def draw(run: Run, folder: Path) -> list[Path]:
+    """Write the PNG files of a run into folder; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [_bars(run, place, folder) for place in run.places]
+    if KVCELLAR in run.cases and NIXL in run.cases:
+        made.append(_ratios(run, folder))
+    return made
+
+
+def _colour(run: Run, case: str) -> str:
+    others = [one for one in run.cases if one not in COLOURS]
+    return COLOURS.get(case) or FURTHER[others.index(case) % len(FURTHER)]
+
+
+def _bars(run: Run, place: str, folder: Path) -> Path:
+    figure, grid = pyplot.subplots(2, len(OPS), figsize=(17, 8), squeeze=False)
+    for row, mode in enumerate((QUIET, BUSY)):
+        for column, op in enumerate(OPS):
+            axes = grid[row][column]
+            cases = [case for case in run.cases
+                     if any((place, size, mode, op, case) in run.seconds for size in run.sizes)]
+            for at, case in enumerate(cases):
+                _bars_of(run, axes, (place, mode, op, case), (at, len(cases)))
+            axes.set_title(f"{op}, {mode}")
+            axes.set_yscale("log")
+            axes.set_xticks(range(len(run.sizes)), [size_text(size) for size in run.sizes])
+            axes.grid(axis="y", alpha=0.3)
+            if not column:
+                axes.set_ylabel(f"ms per {run.meta['pages']} pages")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=_colour(run, case)) for case in run.cases]
+    figure.legend(handles, run.cases, loc="lower center", ncols=len(run.cases), frameon=False)
+    figure.suptitle(f"{place}: medians with 95% intervals, {run.meta['reps']} repetitions")
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    return _save(figure, folder / f"compare-{place}.png")
+
+
+def _bars_of(run: Run, axes: pyplot.Axes, what: tuple, where: tuple[int, int]) -> None:
+    place, mode, op, case = what
+    at, count = where
+    width = 0.8 / count
+    for spot, size in enumerate(run.sizes):
+        values = run.seconds.get((place, size, mode, op, case))
+        if values:
+            middle = median_interval([value * 1e3 for value in values.values()])
+            axes.bar(spot - 0.4 + (at + 0.5) * width, middle.value, width,
+                     color=_colour(run, case), capsize=2, ecolor="#333333",
+                     yerr=[[middle.value - middle.low], [middle.high - middle.value]])
+
+
+def _ratios(run: Run, folder: Path) -> Path:
+    figure, grid = pyplot.subplots(1, len(run.places), figsize=(7 * len(run.places), 9),
+                                   squeeze=False)
+    for axes, place in zip(grid[0], run.places, strict=True):
+        cells = [cell for cell in run.cells() if cell[0] == place and run.ratio(cell, NIXL)]
+        for line, cell in enumerate(reversed(cells)):
+            ratio = run.ratio(cell, NIXL)
+            colour = COLOURS[KVCELLAR] if cell[2] == QUIET else COLOURS[NIXL]
+            axes.errorbar(ratio.value, line, fmt="o", color=colour, capsize=3,
+                          xerr=[[ratio.value - ratio.low], [ratio.high - ratio.value]])
+            for gate in gates_of(*cell):
+                if gate.peer == NIXL and gate.measure == "time":
+                    axes.plot([gate.limit], [line], marker="|", markersize=16, color="#b22222")
+        axes.set_yticks(range(len(cells)), [f"{size_text(size)} {mode} {op}"
+                                            for _, size, mode, op in reversed(cells)])
+        axes.axvline(1, color="#777777", linewidth=1)
+        axes.set_xscale("log")
+        axes.grid(axis="x", which="both", alpha=0.25)
+        axes.set_title(f"{place}: {NIXL} / {KVCELLAR}")
+        axes.set_xlabel("ratio of medians, 95% interval; red: gate")
+    figure.tight_layout()
+    return _save(figure, folder / "compare-ratio.png")
+
+
+def _save(figure: pyplot.Figure, path: Path) -> Path:
+    figure.savefig(path, dpi=80, metadata={"Software": None})
+    pyplot.close(figure)
+    return path
