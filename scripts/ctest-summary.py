@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a JUnit file of ctest: shows failures and skips, checks the skips, counts.
+"""Reads a JUnit file of ctest or pytest: shows failures and skips, checks the skips, counts.
 
     ctest-summary.py --allowed tests/allowed-skips RESULTS.xml
     ctest-summary.py --allowed tests/allowed-skips --one NAME LOG   (one step that exited with 77)
 
 A skip is a test that exited with 77 after a line "SKIP: reason", a "SKIP: reason" line of a test
-that passed, or a cmocka test marked as skipped. Each must match a line "glob  reason" of the allowed
-file, by the test's name (cmocka: program/test); any other skip is a failure, and so is exit code 77
-without a reason. The last line printed is "counts PASSED FAILED SKIPPED".
+that passed, a cmocka test marked as skipped, or one that pytest skipped or expected to fail. Each must
+match a line "glob  reason" of the allowed file, by the test's name (cmocka: program/test; pytest:
+python.test_store.test_get[16], its file below tests/ with dots); any other skip is a failure, and so is
+exit code 77 without a reason. The last line printed is "counts PASSED FAILED SKIPPED".
 """
 import argparse
 import fnmatch
@@ -62,6 +63,19 @@ class Summary:
         else:
             self.fail(name, "exit code 77 without a line 'SKIP: reason'", output)
 
+    def pytest_case(self, case):
+        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        name = name.removeprefix("tests.")
+        failures = case.findall("failure") + case.findall("error")
+        skip = case.find("skipped")
+        if failures:
+            output = "\n".join(node.text or "" for node in failures)
+            self.fail(name, first_line(failures[0].get("message")), output)
+        elif skip is not None:
+            self.skip(name, first_line(skip.get("message")), skip.text or "")
+        else:
+            self.passed += 1
+
     def case(self, case):
         name = case.get("name")
         status = case.get("status")
@@ -86,6 +100,10 @@ class Summary:
             self.passed += 1
 
 
+def first_line(text):
+    return (text or "no reason given").strip().partition("\n")[0]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--allowed", required=True)
@@ -97,9 +115,12 @@ def main():
         with open(arguments.file, encoding="utf-8", errors="replace") as log:
             summary.whole_skip(arguments.one, log.read())
     else:
-        cases = list(ElementTree.parse(arguments.file).getroot().iter("testcase"))
+        root = ElementTree.parse(arguments.file).getroot()
+        cases = list(root.iter("testcase"))
+        count = summary.pytest_case if root.find("testsuite[@name='pytest']") is not None else \
+            summary.case
         for case in cases:
-            summary.case(case)
+            count(case)
         if not cases:
             summary.fail("the suite", "no test has its label", "")
     print(f"counts {summary.passed} {summary.failed} {summary.skipped}")

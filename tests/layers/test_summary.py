@@ -36,23 +36,50 @@ CASES = [
     ("an empty suite", [], "0 1 0", "no test has its label"),
 ]
 
+PY = '<testcase classname="tests.python.test_a.TestB" name="{}">{}</testcase>'
+PYTEST_CASES = [
+    ("a pass", [PY.format("t", "")], "1 0 0", ""),
+    ("a failure shows its trace", [PY.format(
+        "t", '<failure message="assert 1 == 2\nmore">line 7</failure>')], "0 1 0", "line 7"),
+    ("an error of a fixture", [PY.format("t", '<error message="no disk">trace</error>')], "0 1 0",
+     "FAILED python.test_a.TestB.t: no disk"),
+    ("an unlisted skip", [PY.format("t", '<skipped message="no torch">x</skipped>')], "0 1 0",
+     "does not list"),
+    ("a listed skip", [PY.format("listed[1-x]", '<skipped message="no torch">x</skipped>')],
+     "0 0 1", "no torch"),
+    ("a module that cannot be imported", [
+        '<testcase classname="" name="tests.python.test_a"><error message="collection failure">'
+        'ImportError</error></testcase>'], "0 1 0", "ImportError"),
+    ("an empty suite", [], "0 1 0", "no test has its label"),
+]
+
+
+def check(summary, allowed, results, document, case):
+    """True when it is counted and shown as it must be."""
+    what, cases, counts, shown = case
+    results.write_text(document.format("".join(cases)))
+    run = subprocess.run([sys.executable, summary, "--allowed", str(allowed), str(results)],
+                         stdout=subprocess.PIPE, text=True, check=False)
+    lines = run.stdout.splitlines()
+    if not run.returncode and lines and lines[-1] == f"counts {counts}" and shown in run.stdout:
+        return True
+    print(f"{what}: expected 'counts {counts}' and '{shown}', got:\n{run.stdout}")
+    return False
+
 
 def main():
     summary = sys.argv[1]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         allowed = pathlib.Path(folder, "allowed")
-        allowed.write_text("# comment\n\nskippable.*  a reason\nunit/t_one  another\n")
+        allowed.write_text("# comment\n\nskippable.*  a reason\nunit/t_one  another\n"
+                           "python.test_a.*.listed*  a reason\n")
         results = pathlib.Path(folder, "results.xml")
-        for what, cases, counts, shown in CASES:
-            results.write_text("<testsuite>" + "".join(cases) + "</testsuite>")
-            run = subprocess.run([sys.executable, summary, "--allowed", str(allowed), str(results)],
-                                 stdout=subprocess.PIPE, text=True, check=False)
-            lines = run.stdout.splitlines()
-            if run.returncode or not lines or lines[-1] != f"counts {counts}" or \
-                    shown not in run.stdout:
-                failed += 1
-                print(f"{what}: expected 'counts {counts}' and '{shown}', got:\n{run.stdout}")
+        failed += sum(not check(summary, allowed, results, "<testsuite>{}</testsuite>", case)
+                      for case in CASES)
+        document = '<testsuites><testsuite name="pytest">{}</testsuite></testsuites>'
+        failed += sum(not check(summary, allowed, results, document, case)
+                      for case in PYTEST_CASES)
     sys.exit(1 if failed else 0)
 
 
