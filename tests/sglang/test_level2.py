@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level 2: the real HiCacheController with its backup and prefetch threads.
+
+300 pages are more than two of its batches of 128. What happens when the store fails is caused by the
+fault plugin and by what is done to the storage directory; the classes of SGLang stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pools import PoolPair, make_mha, make_mla
+from sglang.srt.managers.cache_controller import HiCacheController
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.hicache_storage import STORAGE_BATCH_SIZE
+from sglang.srt.mem_cache.utils import get_storage_hash_str
+from subjects import stored_files
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+PAGE = 16
+PAGES = 300
+WAIT_S = 60
+"""How long a thread of the controller may take before the test fails; nothing is timed by it."""
+
+
+@dataclass
+class Controller:
+    """A HiCacheController over pools of its own, driven the way the scheduler drives it."""
+
+    pool: PoolPair
+    allocator: TokenToKVPoolAllocator
+    inner: HiCacheController
+    prefetches: int = 0
+
+    def backup(self, page_count: int, first_token: int = 0) -> Backup:
+        """Device -> host -> store. Waits for the backup thread's acknowledgement."""
+        tokens = list(range(first_token, first_token + page_count * PAGE))
+        device = self.allocator.alloc(len(tokens))
+        host = self.inner.write(device)
+        keys = get_storage_hash_str(tokens, None, page_size=PAGE)
+        self.inner.write_storage(host, tokens, keys, None)
+        acknowledged = self.inner.ack_backup_queue.get(timeout=WAIT_S)
+        return Backup(tokens, keys, self.pool.host_pages(host), acknowledged.completed_tokens, host)
+
+    def query(self, tokens: list[int]) -> Any:
+        """Asks the store for a prefix; the operation with its storage_hit_count."""
+        self.prefetches += 1
+        self.inner.prefetch(f"request-{self.prefetches}", tokens, None, None)
+        return self.inner.prefetch_hit_queue.get(timeout=WAIT_S)
+
+    def fetch(self, operation: Any) -> tuple[torch.Tensor, int]:
+        """Store -> host of what a query has found: the host indices, and the tokens that arrived."""
+        host = self.pool.host
+        operation.host_indices = host.alloc(operation.storage_hit_count)
+        self.inner.prefetch_buffer.put(operation)
+        completed = 0
+        while True:
+            ack = self.inner.ack_prefetch_queue.get(timeout=WAIT_S)
+            if ack.completed_req:
+                return operation.host_indices, completed
+            completed = ack.completed_tokens
+
+    def threads_alive(self) -> bool:
+        names = ("prefetch_thread", "backup_thread", "prefetch_io_aux_thread",
+                 "prefetch_sync_thread")
+        return all(getattr(self.inner, name).is_alive() for name in names)
+
+    def assert_works(self, first_token: int = 1_000_000) -> None:
+        """All threads live, and pages that were never seen before go in and come out."""
+        assert self.threads_alive()
+        backup = self.backup(3, first_token)
+        assert backup.completed_tokens == 3 * PAGE
+        operation = self.query(backup.tokens)
+        assert operation.storage_hit_count == 3 * PAGE
+        indices, completed = self.fetch(operation)
+        assert completed == 3 * PAGE
+        assert self.pool.host_pages(indices) == backup.pages
+
+
+@dataclass
+class Backup:
+    """What one backup has put into the store."""
+
+    tokens: list[int]
+    keys: list[str]
+    pages: list[bytes]
+    completed_tokens: int
+    host: torch.Tensor
+
+
+@contextlib.contextmanager
+def controller(subject: Any, roots: list[Path], *, kind: str = "mha", layout: str = "page_first",
+               io: str = "kernel", **options: Any) -> Iterator[Controller]:
+    pool = (make_mha if kind == "mha" else make_mla)(layout, page=PAGE, tokens=8192)
+    pool.fill_device(seed=21)
+    allocator = TokenToKVPoolAllocator(8192, torch.bfloat16, "cpu", pool.device, False)
+    with subject.environ(roots):
+        inner = HiCacheController(
+            allocator,
+            pool.host,
+            PAGE,
+            None,
+            threading.Event(),
+            write_policy="write_through",
+            io_backend=io,
+            storage_backend=subject.backend,
+            prefetch_threshold=PAGE,
+            model_name="org/model",
+            storage_backend_extra_config=subject.options(roots, **options),
+        )
+    try:
+        yield Controller(pool, allocator, inner)
+    finally:
+        inner.detach_storage_backend()
+    assert inner.storage_backend is None
+
+
+@pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
+@pytest.mark.parametrize("kind, layout, io", [
+    pytest.param(*case, id="-".join(case)) for case in (
+        ("mha", "page_first", "kernel"),
+        ("mha", "page_first_direct", "direct"),
+        ("mha", "layer_first", "kernel"),
+        ("mha", "page_head", "kernel"),
+        ("mla", "page_first", "kernel"),
+        ("mla", "layer_first", "direct"),
+    )
+])
+def test_300_pages(subject: Any, roots: list[Path], kind: str, layout: str, io: str,
+                   interface_v1: int) -> None:
+    """Backup and prefetch in three batches; a second controller finds what the first has stored."""
+    options = {"interface_v1": interface_v1} if subject.name == "kvcellar" else {}
+    geometry = {"kind": kind, "layout": layout, "io": io}
+    with controller(subject, roots, **geometry, **options) as first:
+        backup = first.backup(PAGES)
+        assert backup.completed_tokens == PAGES * PAGE
+        assert len(set(backup.pages)) == PAGES
+        assert first.query(list(range(500_000, 500_000 + PAGE))).storage_hit_count == 0
+    with controller(subject, roots, **geometry, **options) as second:
+        second.pool.poison_host()
+        operation = second.query([*backup.tokens, *range(700_000, 700_000 + 2 * PAGE)])
+        assert operation.storage_hit_count == PAGES * PAGE
+        indices, completed = second.fetch(operation)
+        assert completed == PAGES * PAGE
+        assert second.pool.host_pages(indices) == backup.pages
+        assert second.threads_alive()
+
+
+@pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
+def test_page_lost_after_exists(kvcellar: Any, roots: list[Path], interface_v1: int) -> None:
+    """A file goes between the query and the fetch: the pages before it are used, the rest are not."""
+    with controller(kvcellar, roots, interface_v1=interface_v1) as it:
+        backup = it.backup(40)
+        operation = it.query(backup.tokens)
+        remove_object(roots[0], backup.keys[20])
+        it.pool.poison_host()
+        indices, completed = it.fetch(operation)
+        assert completed == 20 * PAGE
+        assert it.pool.host_pages(indices)[:20] == backup.pages[:20]
+        assert it.query(backup.tokens).storage_hit_count == 20 * PAGE
+        it.assert_works()
+
+
+def remove_object(root: Path, key: str) -> None:
+    mine = [path for path in stored_files(root) if key in path.name]
+    assert mine, f"no object of {key}"
+    for path in mine:
+        path.unlink()
+
+
+def damage_object(root: Path, key: str) -> None:
+    """Turns one bit in the first byte of the stored page."""
+    [path] = [path for path in stored_files(root) if key in path.name]
+    with open(path, "r+b") as file:
+        first = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes([first ^ 1]))
+
+
+def test_page_corrupt(kvcellar: Any, roots: list[Path]) -> None:
+    """One flipped bit: that page and what follows is not used; a later set makes it good again."""
+    with controller(kvcellar, roots) as it:
+        backup = it.backup(150)
+        damage_object(roots[0], backup.keys[130])
+        it.pool.poison_host()
+        operation = it.query(backup.tokens)
+        assert operation.storage_hit_count == 150 * PAGE
+        indices, completed = it.fetch(operation)
+        assert completed == 130 * PAGE
+        assert it.pool.host_pages(indices)[:130] == backup.pages[:130]
+        assert it.query(backup.tokens).storage_hit_count == 130 * PAGE
+        it.assert_works()
+
+
+def test_root_removed(kvcellar: Any, roots: list[Path]) -> None:
+    """The storage directory goes while the server runs: misses, and the next backup makes it anew."""
+    with controller(kvcellar, roots) as it:
+        backup = it.backup(40)
+        operation = it.query(backup.tokens)
+        shutil.rmtree(roots[0])
+        it.pool.poison_host()
+        _, completed = it.fetch(operation)
+        assert completed == 0
+        it.pool.assert_untouched_but(torch.tensor([], dtype=torch.int64))
+        assert it.query(backup.tokens).storage_hit_count == 0
+        it.pool.fill_device(seed=22)
+        it.assert_works()
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="mounts need root")
+def test_root_read_only(kvcellar: Any, scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Remounted read-only while the server runs: backups fail and say so once, hits still hit."""
+    import subprocess
+
+    root = scratch / "mounted"
+    root.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "tmpfs", root], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting is refused: {mounted.stderr.decode().strip()}")
+    try:
+        with controller(kvcellar, [root]) as it:
+            stored = it.backup(40)
+            subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+            with caplog.at_level(logging.WARNING):
+                refused = it.backup(10, first_token=300_000)
+                it.backup(10, first_token=400_000)
+            assert refused.completed_tokens == 0
+            told = [r for r in caplog.records if "read-only" in r.getMessage().lower()]
+            assert len(told) == 1, [record.getMessage() for record in caplog.records]
+            operation = it.query(stored.tokens)
+            assert operation.storage_hit_count == 40 * PAGE
+            indices, completed = it.fetch(operation)
+            assert completed == 40 * PAGE
+            assert it.pool.host_pages(indices) == stored.pages
+            subprocess.run(["mount", "-o", "remount,rw", root], check=True)
+            it.assert_works()
+    finally:
+        subprocess.run(["umount", root], check=True)
+
+
+def faults(rules: str, **options: Any) -> dict[str, Any]:
+    """Options of a store over the fault plugin; the rules leave the library's own objects alone."""
+    return {
+        "plugin": {"fault": {"active": True, "lower": "posix", "seed": 7, "rules": rules}},
+        **options,
+    }
+
+
+@pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
+def test_every_write_fails(kvcellar: Any, roots: list[Path], interface_v1: int) -> None:
+    """EIO on every page: nothing counts as backed up, nothing is found, the threads live."""
+    options = faults("write error=EIO name=*.kv.*; write error=EIO name=*.object.*",
+                     interface_v1=interface_v1)
+    with controller(kvcellar, roots, **options) as it:
+        backup = it.backup(40)
+        assert backup.completed_tokens == 0
+        assert it.query(backup.tokens).storage_hit_count == 0
+        assert it.threads_alive()
+
+
+def test_one_write_fails(kvcellar: Any, roots: list[Path]) -> None:
+    """One page of the second batch: that batch does not count, and the page alone is missing."""
+    failing = STORAGE_BATCH_SIZE + 20
+    with controller(kvcellar, roots, **faults(f"write error=EIO name=*.kv.* nth={failing}")) as it:
+        backup = it.backup(PAGES)
+        assert backup.completed_tokens < PAGES * PAGE
+        missing = [key for key in backup.keys if not it.inner.storage_backend.exists(key)]
+        assert len(missing) in (1, PAGES - 2 * STORAGE_BATCH_SIZE + 1)
+        assert missing[0] in backup.keys[STORAGE_BATCH_SIZE: 2 * STORAGE_BATCH_SIZE]
+        found = backup.keys.index(missing[0])
+        operation = it.query(backup.tokens)
+        assert operation.storage_hit_count == found * PAGE
+        it.pool.poison_host()
+        indices, completed = it.fetch(operation)
+        assert completed == found * PAGE
+        assert it.pool.host_pages(indices) == backup.pages[:found]
+        it.assert_works()
+
+
+@pytest.mark.parametrize("effect", ("error=EIO", "short=4096", "corrupt"))
+def test_one_read_fails(kvcellar: Any, roots: list[Path], effect: str) -> None:
+    """A read that fails, stops short or brings a wrong bit ends the prefix there."""
+    with controller(kvcellar, roots, **faults(f"read {effect} name=*.kv.* nth=21")) as it:
+        backup = it.backup(40)
+        it.pool.poison_host()
+        operation = it.query(backup.tokens)
+        assert operation.storage_hit_count == 40 * PAGE
+        indices, completed = it.fetch(operation)
+        assert completed < 40 * PAGE and completed % PAGE == 0
+        good = completed // PAGE
+        assert it.pool.host_pages(indices)[:good] == backup.pages[:good]
+        it.assert_works()
+
+
+def test_every_stat_fails(kvcellar: Any, roots: list[Path]) -> None:
+    """exists that cannot find out says no; the scheduler goes on."""
+    with controller(kvcellar, roots, **faults("stat error=EIO name=*.kv.* after=0")) as it:
+        backup = it.backup(40)
+        assert it.query(backup.tokens).storage_hit_count == 0
+        assert it.threads_alive()
+
+
+@pytest.mark.parametrize("operation", ("write", "read", "stat"))
+def test_stalled_root(kvcellar: Any, roots: list[Path], operation: str) -> None:
+    """I/O that never comes back: the calls do, by their deadline, and the controller detaches."""
+    rules = f"{operation} stall name=*.kv.*"
+    deadlines = {f"{call}_timeout_ms": 300 for call in ("set", "get", "exists")}
+    options = faults(rules, **deadlines)
+    options["plugin"]["fault"]["local"] = "false"
+    with controller(kvcellar, roots, **options) as it:
+        backup = it.backup(4)
+        if operation == "write":
+            assert backup.completed_tokens == 0
+        query = it.query(backup.tokens)
+        if operation in ("write", "stat"):
+            assert query.storage_hit_count == 0
+        else:
+            it.pool.poison_host()
+            indices, completed = it.fetch(query)
+            assert completed == 0
+            it.pool.assert_untouched_but(indices[:0])
+        assert it.threads_alive()
+        it.inner.reset()
+        assert it.threads_alive()
+
+
+@pytest.mark.parametrize("options, told", [
+    pytest.param({"storage_dir": "x"}, "storage_dir", id="unknown-key"),
+    pytest.param({"use_direct_io": "flase"}, "use_direct_io", id="boolean"),
+    pytest.param({"plugin": {"nonsense": {"active": True}}}, "nonsense", id="plugin"),
+    pytest.param({"storage_dirs": ["/proc/none"]}, "/proc/none", id="directory"),
+    pytest.param({"storage_layout": "packed", "naming": "nixl"}, "packed", id="contradiction"),
+])
+def test_configuration_refused(kvcellar: Any, roots: list[Path], options: dict[str, Any],
+                               told: str) -> None:
+    """A bad configuration fails the constructor, with a text that names what is wrong."""
+    threads = threading.active_count()
+    with pytest.raises(Exception, match=told) as refused:
+        with controller(kvcellar, roots, **options):
+            pass
+    assert isinstance(refused.value, (ValueError, OSError)), refused.type
+    assert threading.active_count() == threads
+
+
+def test_detach_twice_and_attach(subject: Any, roots: list[Path]) -> None:
+    """Detached, attached again by the same controller, and what was stored is still there."""
+    with controller(subject, roots) as it:
+        backup = it.backup(5)
+        it.inner.detach_storage_backend()
+        it.inner.detach_storage_backend()
+        with subject.environ(roots):
+            it.inner.attach_storage_backend(
+                storage_backend=subject.backend,
+                prefetch_threshold=PAGE,
+                model_name="org/model",
+                storage_backend_extra_config=subject.options(roots),
+            )
+        assert it.query(backup.tokens).storage_hit_count == 5 * PAGE
+        it.assert_works()
+        with pytest.raises(queue.Empty):
+            it.inner.ack_backup_queue.get_nowait()
