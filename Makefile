@@ -22,7 +22,7 @@ ninja = if [ -n "$(V)" ]; then set -- --verbose; elif [ -t 1 ]; then set --; els
 	cmake --build $(BUILD) --parallel $(JOBS) --target
 export KVC_BUILD_ROOT := $(BUILD_ROOT)
 
-.PHONY: build demo check check-fast soak bench format format-check abi-update coverage install \
+.PHONY: build demo check check-fast soak bench bench-compare format format-check abi-update coverage install \
 	uninstall clean setup help
 
 build:
@@ -51,6 +51,10 @@ soak:
 bench: PRESET := release
 bench: build
 	$(Q)scripts/bench
+
+bench-compare: PRESET := release
+bench-compare: build
+	$(Q)scripts/bench-compare
 
 format:
 	$(Q)scripts/format
@@ -82,6 +86,7 @@ help:
 	@echo 'make check-fast  core and CLI only: no root, no network, no set-up'
 	@echo 'make soak        long randomised runs (MINUTES=30)'
 	@echo 'make bench       benchmarks on this machine'
+	@echo 'make bench-compare  beside SGLang'"'"'s own storage classes and fio (7 GB of packages once)'
 	@echo 'make format      lay out the sources; format-check only looks'
 	@echo 'make abi-update  rewrite tests/abi from the present headers'
 	@echo 'make coverage    line coverage by gcovr'

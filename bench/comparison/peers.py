@@ -67,7 +67,7 @@ def cases_of(labels: list[str], intervals: list[float]) -> list[Case]:
     for label in labels:
         modes = (QUIET,) if label in (FIO, NIXL_DEFAULT) else (QUIET, BUSY)
         # A busy thread makes HiCacheFile take seconds: it gives up the GIL for every page.
-        cases.append(Case(label, label, modes, busy_every=3 if label == FILE else 1))
+        cases.append(Case(label, label, modes, busy_every=5 if label == FILE else 1))
     if KVCELLAR in labels:
         cases += [Case(f"{KVCELLAR} @{interval * 1e3:g}ms", KVCELLAR, (BUSY,), interval)
                   for interval in intervals]

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot, ticker  # noqa: E402
 
 from .gates import BUSY, FILE, FIO, KVCELLAR, NIXL, NIXL_DEFAULT, QUIET, gates_of  # noqa: E402
 from .report import OPS, Run, size_text  # noqa: E402
@@ -41,6 +41,11 @@ def _bars(run: Run, place: str, folder: Path) -> Path:
                 _bars_of(run, axes, (place, mode, op, case), (at, len(cases)))
             axes.set_title(f"{op}, {mode}")
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+            heights = [bar.get_height() for bar in axes.patches]
+            if heights:  # a logarithmic axis has no zero to start from
+                axes.set_ylim(min(heights) / 3, max(heights) * 2)
             axes.set_xticks(range(len(run.sizes)), [size_text(size) for size in run.sizes])
             axes.grid(axis="y", alpha=0.3)
             if not column:
