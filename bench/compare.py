@@ -104,7 +104,7 @@ def measure(arguments: argparse.Namespace) -> dict:
     torch.set_num_threads(1)
     peers.check(arguments.cases)
     cases = peers.cases_of(arguments.cases, arguments.switch_interval)
-    need = 2 * max(measuring.rep_bytes(cases, size, arguments.pages) for size in arguments.sizes)
+    need = max(measuring.rep_bytes(cases, size, arguments.pages) for size in arguments.sizes)
     now = datetime.datetime.now(datetime.timezone.utc)
     meta = {"date": f"{now:%Y-%m-%d %H:%M} UTC", "command": command_line(),
             "kernel": platform.release(), "cpus": os.cpu_count(),

@@ -117,7 +117,7 @@ class SizeRun:
                         mode, case.label, op, rep, seconds=seconds,
                         cpu_us=cpu * 1e6 / (self.pages * pools.PARTS), loops_s=loops / seconds))
         self.turn += 1
-        self.stored += rep_bytes(self.cases, self.part_bytes, self.pages)
+        self.stored += rep_bytes(self.cases, self.part_bytes, self.pages, rep)
 
     def _row(self, mode: str, case: str, op: str, rep: int, **numbers: float) -> dict:
         return {"place": self.place.name, "size": self.part_bytes, "mode": mode, "case": case,
@@ -183,12 +183,13 @@ class SizeRun:
         self.pool.destroy()
 
 
-def rep_bytes(cases: list[Case], part_bytes: int, pages: int) -> int:
-    """Upper bound of what one repetition of all cases stores."""
+def rep_bytes(cases: list[Case], part_bytes: int, pages: int, rep: int = 0) -> int:
+    """What a repetition of all cases stores; none stores more than repetition 0."""
     total = 0
     for case in cases:
         files = peers.fio_files(part_bytes, pages) if case.backend == FIO else pages
-        total += files * peers.fio_bytes(part_bytes) * len(case.modes)
+        times = sum(case.takes(mode, rep) for mode in (QUIET, BUSY))
+        total += files * peers.fio_bytes(part_bytes) * times
     return total
 
 
@@ -197,19 +198,16 @@ def run_size(place: Place, cases: list[Case], part_bytes: int, pages: int, reps:
     """Measure one size; room: bytes still free of the place's budget. Returns what is left.
 
     Nothing is deleted while there is room: on a journal-less ext4, creating is slow for a while
-    after many deletes. When there is none, all is deleted between two repetitions, and one that
-    is not recorded follows.
+    after many deletes. When there is none, all is deleted between two repetitions.
     """
-    need = rep_bytes(cases, part_bytes, pages)
     run = SizeRun(place, cases, part_bytes, pages, source)
     gc.collect()
     gc.freeze()
     try:
         run.repetition(-1, samples)
         for rep in range(reps):
-            if run.stored + need > room:
+            if run.stored + rep_bytes(cases, part_bytes, pages, rep) > room:
                 run.make_room()
-                run.repetition(-1, samples)
             run.repetition(rep, samples)
             print(f"compare: {place.name}, {part_bytes >> 10}K, repetition {rep + 1} of {reps}",
                   file=sys.stderr, flush=True)
@@ -227,7 +225,7 @@ def run_place(place: Place, cases: list[Case], sizes: list[int], pages: int, rep
     done: list[Path] = []
     for part_bytes in sizes:
         # A size that would have to delete in the middle starts with all the room there is.
-        if rep_bytes(cases, part_bytes, pages) * (reps + 1) > room:
+        if sum(rep_bytes(cases, part_bytes, pages, rep) for rep in range(-1, reps)) > room:
             for folder in done:
                 shutil.rmtree(folder)
             done, room = [], place.budget

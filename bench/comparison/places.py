@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FASTDISK_SCRIPT = Path(__file__).resolve().parent.parent / "fastdisk.sh"
-FAST_GIB = 7
 GIB = 1 << 30
+FAST_GIB, SPARE_GIB = 7, 3  # the fast disk is memory; that much is left for the rest of the run
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Place:
     def file_system(self) -> str:
         done = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", self.folder],
                               check=False, stdout=subprocess.PIPE, text=True)
-        return done.stdout.strip() or "?"
+        return (done.stdout.split() or ["?"])[-1]
 
 
 def forget_pages(folder: Path) -> None:
@@ -53,11 +53,10 @@ def open_place(name: str, parent: Path, need: int) -> Iterator[Place | None]:
     mounted = False
     try:
         if name == "fast":
-            done = subprocess.run([FASTDISK_SCRIPT, "mount", work, str(FAST_GIB)], check=False)
-            mounted = done.returncode == 0
-            if not mounted:
-                print("compare: no fast disk here (root and loop devices are needed); left out",
-                      file=sys.stderr)
+            reason = _mount_fast(work, need)
+            mounted = not reason
+            if reason:
+                print(f"compare: no fast disk here: {reason}; left out", file=sys.stderr)
                 yield None
                 return
         space = os.statvfs(work)
@@ -77,6 +76,18 @@ def open_place(name: str, parent: Path, need: int) -> Iterator[Place | None]:
         if mounted:
             subprocess.run([FASTDISK_SCRIPT, "umount", work], check=False)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _mount_fast(folder: Path, need: int) -> str:
+    """Mount the fast disk, smaller where memory is scarce. Returns why it cannot be, or ""."""
+    if os.geteuid():
+        return "it needs root"
+    size = min(FAST_GIB, _memory_available() // GIB - SPARE_GIB)
+    if size * GIB * 8 // 10 < need:
+        return f"{max(size, 0)} GiB of memory can be spared, and a repetition takes " \
+               f"{need / GIB:.1f} GiB"
+    done = subprocess.run([FASTDISK_SCRIPT, "mount", folder, str(size)], check=False)
+    return "bench/fastdisk.sh failed" if done.returncode else ""
 
 
 def _touch(place: Place, amount: int) -> None:
