@@ -22,8 +22,8 @@ ninja = if [ -n "$(V)" ]; then set -- --verbose; elif [ -t 1 ]; then set --; els
 	cmake --build $(BUILD) --parallel $(JOBS) --target
 export KVC_BUILD_ROOT := $(BUILD_ROOT)
 
-.PHONY: build demo check check-fast soak bench bench-compare format format-check abi-update coverage install \
-	uninstall clean setup help
+.PHONY: build demo check check-fast check-long soak bench bench-compare format format-check \
+	abi-update coverage install uninstall python wheel clean setup help
 
 build:
 	$(Q)cmake --preset $(PRESET) -B $(BUILD) -DCMAKE_INSTALL_PREFIX="$(PREFIX)" $(quiet)
@@ -45,8 +45,21 @@ check:
 check-fast:
 	$(Q)scripts/check --fast
 
+check-long:
+	$(Q)scripts/setup
+	$(Q)scripts/check --long
+
 soak:
 	$(Q)scripts/soak
+
+python:
+	$(Q)python=$$(scripts/python-env --interpreter) && \
+	cmake --preset $(PRESET) -B $(BUILD) -DKVC_PYTHON=ON -DPython_EXECUTABLE="$$python" $(quiet)
+	$(Q)$(ninja) python-package -- "$$@"
+	$(Q)echo "PYTHONPATH=$(abspath $(BUILD))/python"
+
+wheel:
+	$(Q)scripts/wheel
 
 bench: PRESET := release
 bench: build
@@ -84,9 +97,12 @@ help:
 	@echo 'make demo        set up, build what it needs, and replay a request trace (KVC_DEMO_KEEP=1)'
 	@echo 'make check       set up, then every test suite'
 	@echo 'make check-fast  core and CLI only: no root, no network, no set-up'
+	@echo 'make check-long  SGLang with several ranks, servers and failures: half an hour and more'
 	@echo 'make soak        long randomised runs (MINUTES=30)'
 	@echo 'make bench       benchmarks on this machine'
 	@echo 'make bench-compare  beside SGLang'"'"'s own storage classes and fio (7 GB of packages once)'
+	@echo 'make python      the Python package in build/release/python, for PYTHONPATH'
+	@echo 'make wheel       a wheel and a source distribution in build/wheel'
 	@echo 'make format      lay out the sources; format-check only looks'
 	@echo 'make abi-update  rewrite tests/abi from the present headers'
 	@echo 'make coverage    line coverage by gcovr'

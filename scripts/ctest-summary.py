@@ -69,7 +69,8 @@ class Summary:
         failures = case.findall("failure") + case.findall("error")
         skip = case.find("skipped")
         if failures:
-            output = "\n".join(node.text or "" for node in failures)
+            printed = [case.findtext("system-out"), case.findtext("system-err")]
+            output = "\n".join(filter(None, printed + [node.text for node in failures]))
             self.fail(name, first_line(failures[0].get("message")), output)
         elif skip is not None:
             self.skip(name, first_line(skip.get("message")), skip.text or "")
