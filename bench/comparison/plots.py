@@ -65,9 +65,10 @@ def _bars_of(run: Run, axes: pyplot.Axes, what: tuple, where: tuple[int, int]) -
         values = run.seconds.get((place, size, mode, op, case))
         if values:
             middle = median_interval([value * 1e3 for value in values.values()])
-            axes.bar(spot - 0.4 + (at + 0.5) * width, middle.value, width,
-                     color=_colour(run, case), capsize=2, ecolor="#333333",
-                     yerr=[[middle.value - middle.low], [middle.high - middle.value]])
+            bars = axes.bar(spot - 0.4 + (at + 0.5) * width, middle.value, width,
+                            color=_colour(run, case), capsize=2, ecolor="#333333",
+                            yerr=[[middle.value - middle.low], [middle.high - middle.value]])
+            axes.bar_label(bars, fmt="%.3g", label_type="center", fontsize=7, rotation=90)
 
 
 def _ratios(run: Run, folder: Path) -> Path:
