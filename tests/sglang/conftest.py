@@ -82,10 +82,18 @@ def make_roots(scratch: Path, count: int) -> list[Path]:
 
 @pytest.fixture
 def one_rank() -> Iterator[None]:
-    """SGLang's process-wide state: server arguments of a dummy model, and a single rank."""
+    """SGLang's process-wide state: server arguments of a dummy model, a single rank, and memory.
+
+    SGLang leaves 10 GB of a machine's free memory alone; the pools here are small, so that they get a
+    budget that does not depend on the machine.
+    """
+    from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
     from sglang.srt.runtime_context import get_parallel
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", page_size=16, device="cpu"))
-    with get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1):
+    with (
+        get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1),
+        host_memory_budget_scope(2 << 30),
+    ):
         yield
