@@ -66,7 +66,7 @@ bench: build
 	$(Q)scripts/bench
 
 bench-compare: PRESET := release
-bench-compare: build
+bench-compare: python
 	$(Q)scripts/bench-compare
 
 format:
