@@ -31,6 +31,7 @@ struct fsobj_info {
 	bool local;	   /* a local file system: locks are shared by all its users */
 	bool tmpfile;	   /* O_TMPFILE and linkat work */
 	bool preallocates; /* blocks are reserved before a new object is written */
+	bool presizes;	   /* and its size is set with them */
 	uint32_t alignment;
 	char file_system[32];
 	char note[KVC_ATTRIBUTE_TEXT_BYTES];

@@ -246,9 +246,10 @@ int fsobj_probe_io(struct fsobj_root *root, int folder_fd, const struct fsobj_pr
 	if (posix_memalign(&buffer, PROBE_BYTES, 2 * PROBE_BYTES) != 0)
 		return -ENOMEM;
 	error = probe_direct(root, folder_fd, calls, buffer);
-	root->info.preallocates = root->info.direct &&
-				  (strcmp(root->info.file_system, "ext4") == 0 ||
-				   strcmp(root->info.file_system, "xfs") == 0);
+	root->info.presizes = root->info.direct && strcmp(root->info.file_system, "ext4") == 0;
+	root->info.preallocates = root->info.presizes;
+	if (root->info.direct && strcmp(root->info.file_system, "xfs") == 0)
+		root->info.preallocates = true;
 	free(buffer);
 	return error;
 }
