@@ -9,6 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * The kernel does not interrupt the thread that submitted for each completion, but waits until it
+ * enters the kernel, as it does all the time here; the flag in the ring tells a look that only
+ * reads memory that it has to.
+ */
+#if defined(IORING_SETUP_COOP_TASKRUN) && defined(IORING_SETUP_TASKRUN_FLAG)
+#define URING_CALM (IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
+#else
+#define URING_CALM 0u
+#endif
+
 struct uring {
 	struct io_uring ring;
 	uint32_t prepared; /* in the ring and not yet with the kernel */
@@ -21,13 +32,26 @@ static int uring_refuse(char *why, size_t why_bytes, const char *what, int error
 	return error;
 }
 
+/* Kernels before 5.19 do not know the flags. */
+static int ring_open(unsigned int entries, struct io_uring *ring, struct io_uring_params *params)
+{
+	int error;
+
+	*params = (struct io_uring_params){ .flags = IORING_SETUP_CLAMP | URING_CALM };
+	error = io_uring_queue_init_params(entries, ring, params);
+	if (error != -EINVAL)
+		return error;
+	*params = (struct io_uring_params){ .flags = IORING_SETUP_CLAMP };
+	return io_uring_queue_init_params(entries, ring, params);
+}
+
 static int uring_probe(char *why, size_t why_bytes)
 {
 	static const int needed[] = { IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC };
-	struct io_uring_params params = { .flags = IORING_SETUP_CLAMP };
+	struct io_uring_params params;
 	struct io_uring_probe *probe;
 	struct io_uring ring;
-	int error = io_uring_queue_init_params(4, &ring, &params);
+	int error = ring_open(4, &ring, &params);
 
 	if (error != 0)
 		return uring_refuse(why, why_bytes, "io_uring_setup", error);
@@ -48,13 +72,13 @@ static int uring_probe(char *why, size_t why_bytes)
 
 static int uring_queue_open(struct kvc_plugin_queue *queue)
 {
-	struct io_uring_params params = { .flags = IORING_SETUP_CLAMP };
 	struct uring *uring = calloc(1, sizeof(*uring));
+	struct io_uring_params params;
 	int error;
 
 	if (uring == NULL)
 		return -ENOMEM;
-	error = io_uring_queue_init_params(queue->depth, &uring->ring, &params);
+	error = ring_open(queue->depth, &uring->ring, &params);
 	if (error != 0) {
 		free(uring);
 		return error;
