@@ -11,6 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Writes are handed to the kernel when there is this much to do: one call for a few small objects,
+ * and the device does not wait for long. */
+#define FLUSH_BYTES (UINT64_C(512) << 10)
+
 int posix_queue_create(struct kvc_plugin_root *root, const struct kvc_queue_params *params,
 		       struct kvc_plugin_queue **out)
 {
@@ -132,6 +136,7 @@ static uint64_t descriptor_bytes(const struct kvc_descriptor *descriptor)
 int posix_queue_submit(struct kvc_plugin_queue *queue,
 		       const struct kvc_descriptor *const *descriptors, uint32_t count)
 {
+	uint64_t waiting_bytes = 0;
 	uint32_t accepted = 0;
 
 	while (accepted < count) {
@@ -146,14 +151,20 @@ int posix_queue_submit(struct kvc_plugin_queue *queue,
 		outstanding_add(queue, op);
 		queue->bytes_in_flight += op->bytes;
 		accepted++;
-		/* What is issued runs while the next object is begun and its last range is made. */
-		if (descriptor->op == KVC_OP_WRITE)
-			queue->engine->flush(queue);
 		/* A look at an inode is shorter than the way to a thread. */
 		if (queue->engine->whole && descriptor->op != KVC_OP_STAT)
 			queue->engine->start(queue, op);
 		else
 			op_drive(queue, op);
+		if (descriptor->op != KVC_OP_WRITE)
+			continue;
+		/* What is issued runs while the next objects are begun and their last range is
+		 * made. */
+		waiting_bytes += op->bytes;
+		if (waiting_bytes >= FLUSH_BYTES) {
+			queue->engine->flush(queue);
+			waiting_bytes = 0;
+		}
 	}
 	if (accepted > 0)
 		queue->engine->flush(queue);
