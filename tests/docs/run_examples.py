@@ -11,13 +11,17 @@ backslash at the end of a line. In the output "..." alone in a line stands for a
 within a line for any text. Without any line of output the output is not compared.
 
 The blocks of a page share one shell session, so folders and variables last, in a new folder that is
-the working directory and $HOME, with the built kvcellar first in PATH. A command ends with 0 unless
-its last line of output is "[exit code N]". Comments before a fence, alone in their line:
+the working directory and $HOME, with the built kvcellar first in PATH and, where it is built, the
+Python package in PYTHONPATH. A command ends with 0 unless its last line of output is "[exit code N]".
+Comments before a fence, alone in their line:
 
     <!-- run: new -->              begin again in a new folder
     <!-- run: skip REASON -->      not run; the reason is printed
+    <!-- run: needs PATH -->       a skip where the build folder has no such file
     <!-- run: file NAME -->        a fence of any language: its text is written to NAME
 """
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -27,7 +31,7 @@ import tempfile
 
 TIMEOUT = 150
 FENCE = re.compile(r"^( *)(```+)\s*([\w-]*)\s*$")
-DIRECTIVE = re.compile(r"^\s*<!-- run: (new|skip|file)\s*(.*?)\s*-->\s*$")
+DIRECTIVE = re.compile(r"^\s*<!-- run: (new|skip|file|needs)\s*(.*?)\s*-->\s*$")
 EXIT_CODE = re.compile(r"^\[exit code (\d+)\]$")
 
 
@@ -101,6 +105,10 @@ def matches(shown, output):
     return pattern_of(shown).match(text) is not None
 
 
+def build_path(*names):
+    return os.path.join(os.path.abspath(os.environ.get("KVC_BUILD_DIR", "build/release")), *names)
+
+
 class Session:
     """One bash in one folder."""
 
@@ -115,8 +123,9 @@ class Session:
         env = {name: value for name, value in os.environ.items()
                if not name.startswith(("KVCELLAR_", "SGLANG_", "AWS_"))
                or name == "KVCELLAR_PLUGIN_DIR"}
-        env["PATH"] = os.path.join(os.path.abspath(os.environ.get("KVC_BUILD_DIR", "build/release")),
-                                   "bin") + os.pathsep + env.get("PATH", "")
+        env["PATH"] = build_path("bin") + os.pathsep + env.get("PATH", "")
+        if os.path.isdir(build_path("python")):
+            env["PYTHONPATH"] = build_path("python")
         env.update(HOME=self.folder, LC_ALL="C.UTF-8", TERM="dumb")
         return env
 
@@ -165,7 +174,9 @@ def run_page(text, name):
             if "new" in actions:
                 session.close()
                 session = Session()
-            if "skip" in actions:
+            if "needs" in actions and not os.path.exists(build_path(actions["needs"])):
+                print(f"SKIP: {name}:{start}: {actions['needs']} is not built")
+            elif "skip" in actions:
                 print(f"{name}:{start}: not run: {actions['skip'] or 'no reason given'}")
                 failed += not actions["skip"]
             elif "file" in actions:
@@ -223,6 +234,10 @@ sub
 ```console
 $ exit 9
 ```
+<!-- run: needs no/such/file -->
+```console
+$ exit 9
+```
 <!-- run: new -->
 ```console
 $ ls
@@ -241,8 +256,11 @@ BAD = (
 
 
 def self_test():
-    ran, failed = run_page(GOOD, "good")
+    # Kept: a line "SKIP:" of this test itself would count.
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        ran, failed = run_page(GOOD, "good")
     assert (ran, failed) == (11, 0), (ran, failed)
+    assert "SKIP: good:43: no/such/file is not built" in printed.getvalue()
     for page in BAD:
         _, failed = run_page(page, "bad")
         assert failed == 1, page
