@@ -76,7 +76,7 @@ def make_roots(scratch: Path, count: int) -> list[Path]:
     """`count` empty storage directories."""
     folders = [scratch / f"root{number}" for number in range(count)]
     for folder in folders:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=True)
     return folders
 
 
