@@ -263,8 +263,10 @@ const char *kvc_option_canonical(const char *name)
 
 bool kvc_key_is_tolerated(const char *name)
 {
-	static const char *const keys[] = { "interface_v1", "backend_name", "module_path",
-					    "class_name",   "allocator",    "tp_lcm_size" };
+	/* Of SGLang, and the last one of the adapter: kvcellar/sglang in Python. */
+	static const char *const keys[] = { "interface_v1",	 "backend_name", "module_path",
+					    "class_name",	 "allocator",	 "tp_lcm_size",
+					    "switch_interval_us" };
 
 	for (size_t i = 0; i < COUNT(keys); i++)
 		if (strcmp(name, keys[i]) == 0)

@@ -153,7 +153,7 @@ static void test_sglang_keys_are_tolerated(void **state)
 		settings_of("{\"interface_v1\": true, \"backend_name\": \"k\", \"module_path\": "
 			    "\"m\", \"class_name\": \"C\", \"allocator\": {\"a\": 1}, "
 			    "\"prefetch_threshold\": 256, \"hicache_storage_pass_prefix_keys\": "
-			    "false, \"tp_lcm_size\": 8}");
+			    "false, \"tp_lcm_size\": 8, \"switch_interval_us\": 500}");
 
 	(void)state;
 	assert_int_equal(settings->warning_count, 0);
