@@ -31,6 +31,7 @@ ADMIN_KEY = "tests"
 START_SECONDS = 240
 STOP_SECONDS = 90
 LOG_LINES = 60
+LINE_CHARACTERS = 300
 
 
 def require_entry_point() -> None:
@@ -68,9 +69,12 @@ def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dic
 
 
 def tail_of(log: Path) -> str:
-    """The last lines of a log, for the message of a failed test."""
+    """For the message of a failed test: what a log says of kvcellar, and its last lines."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join([f"--- the last lines of {log.name}", *lines[-LOG_LINES:]])
+    ours = [line for line in lines[:-LOG_LINES] if "kvcellar" in line]
+    ours = [line[:LINE_CHARACTERS] for line in ours if "server_args=" not in line]
+    return "\n".join([f"--- {log.name}: lines with kvcellar", *ours[-LOG_LINES:],
+                      f"--- {log.name}: the last lines", *lines[-LOG_LINES:]])
 
 
 def end_group(process: subprocess.Popen) -> None:

@@ -105,6 +105,18 @@ def test_two_ranks_then_one_with_split_heads(
     assert "Traceback" not in log
 
 
+def test_replicas_share_what_they_store(
+    model: Path, scratch: Path, store: Path, expected: list[int]
+) -> None:
+    """Data parallel: the rank of a replica is in no name, and the plugin is in its processes too."""
+    arguments = with_store(store)
+    first, _ = run_engine(scratch, model, arguments, until_stored=30)
+    second, log = run_engine(scratch, model, arguments | {"dp_size": 2}, variables=TWO_RANKS)
+    assert first["cached"] == 0 and from_storage(second) == STORED
+    assert first["out"] == second["out"] == expected
+    assert log.count("Creating dynamic storage backend 'kvcellar'") == 2
+
+
 @pytest.mark.parametrize("layout, io_backend", [
     ("page_first", "kernel"), ("layer_first", "kernel"), ("layer_first", "direct")])
 def test_layouts(
