@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the extension module. Import its names from `kvcellar`."""
 
-from collections.abc import Buffer, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Protocol, Self, TypedDict, final
 
 __version__: Final[str]
 
@@ -13,11 +13,28 @@ Layout = Literal["explicit", "page_first", "page_first_direct", "page_head", "la
 ByteOrder = Literal["auto", "token_major", "layer_major", "head_major"]
 Policy = Literal["all_pages", "trailing_pages", "block_groups"]
 
+class _Tensor(Protocol):
+    """A contiguous CPU tensor, of torch or anything like it."""
+
+    def data_ptr(self) -> int: ...
+    def numel(self) -> int: ...
+    def element_size(self) -> int: ...
+
+# Memory of the caller: a buffer object (bytearray, memoryview, numpy array; contiguous), a tensor, or
+# (address, bytes).
+Memory = Any | _Tensor | tuple[int, int]
+# int64: an array (array.array("q"), numpy; contiguous), a tensor, or ints.
+Indices = Any | _Tensor | Sequence[int]
+
 class Error(OSError):
-    """A call that failed: errno and the library's text, which names the thing and the cause."""
+    """A call that failed: errno, and the library's text in strerror, which names the thing and the
+    cause. Of Store.clear() with EIO it has an attribute `report` besides: what was removed."""
 
 class ConfigError(Error, ValueError):
-    """The configuration or an argument is refused (EINVAL)."""
+    """The configuration or an argument is refused (EINVAL), or the object is closed (EBADF).
+
+    Values of a wrong Python type are a TypeError.
+    """
 
 class Part(TypedDict, total=False):
     """One part of every page of a pool: struct kvc_part. Addresses are ints (data_ptr())."""
@@ -54,8 +71,9 @@ class ObjectInfo(TypedDict):
     key: bytes | None
     pool: str | None
 
+@final
 class Result:
-    """What happened to each page of one transfer. Immutable; a list-like of statuses.
+    """What happened to each page of one transfer: a sequence of statuses. Immutable.
 
     `ok` is made once and then kept; taking it costs one list of bools.
     """
@@ -76,38 +94,52 @@ class Result:
     def present(self) -> bytes:
         """One byte per page, 1 = OK: what policy_prefix() and policy_restorable() take."""
     def __len__(self) -> int: ...
+    def __getitem__(self, page: int, /) -> str: ...
     def __bool__(self) -> bool:
         """True when every page is OK."""
 
+@final
 class Transfer:
-    """One operation on pages of one pool, for Store.run() and Store.start()."""
+    """One operation on pages of one pool, for Store.run() and Store.start(), any number of times.
+
+    Keys and indices are copied; buffers are held as long as the Transfer. len(): its pages.
+    """
 
     def __init__(
         self,
         op: Literal["exists", "get", "set", "remove"],
         pool: Pool,
-        keys: Sequence[Key],
-        indices: Any = None,
+        keys: Iterable[Key],
+        indices: Indices | None = None,
         *,
         index_stride: int = 1,
-        buffers: Sequence[Buffer] | Sequence[tuple[int, int]] | None = None,
+        buffers: Iterable[Memory] | None = None,
         parent: Key | None = None,
         depth: int = 0,
         timeout_ms: int = 0,
         stop_at_miss: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """indices: int64 array as buffer (array, numpy), any object with data_ptr(), numel(),
-        element_size() (a CPU torch tensor, contiguous), or a sequence of ints."""
+        """page i lies at indices[i * index_stride]. buffers instead, where parts have no base:
+        part j of page i is buffers[i * part_count + j]."""
+    def __len__(self) -> int: ...
 
+@final
 class Batch:
-    """Transfers that the store's I/O threads run (kvc_batch_start)."""
+    """Transfers that the store's I/O threads run (kvc_batch_start). It holds them and their memory.
 
-    def wait(self, timeout: float | None = None) -> list[Result] | None: ...
+    Closing the store, or dropping the batch, cancels it.
+    """
+
+    def wait(self, timeout: float | None = None) -> list[Result] | None:
+        """The results, one per transfer; None when `timeout` seconds went by."""
     def done(self) -> bool: ...
-    def cancel(self) -> None: ...
-    def fileno(self) -> int: ...
+    def cancel(self) -> None:
+        """What has not been started ends SKIPPED; it is done when wait() or done() say so."""
+    def fileno(self) -> int:
+        """Readable once it is done; the batch's own."""
 
+@final
 class Store:
     def __init__(
         self,
@@ -138,8 +170,8 @@ class Store:
         dcp_rank: int = 0,
         is_writer: bool | None = None,
     ) -> Namespace: ...
-    def run(self, transfers: Sequence[Transfer]) -> list[Result]: ...
-    def start(self, transfers: Sequence[Transfer]) -> Batch: ...
+    def run(self, transfers: Iterable[Transfer]) -> list[Result]: ...
+    def start(self, transfers: Iterable[Transfer]) -> Batch: ...
     def register_memory(
         self, addr: int, nbytes: int, *, kind: Literal["host", "cuda"] = "host", device: int = 0
     ) -> Region: ...
@@ -156,23 +188,30 @@ class Store:
         *,
         remove: bool = False,
         callback: Callable[[ObjectInfo, str, str, int, int], Any] | None = None,
-    ) -> dict[str, int]: ...
+    ) -> dict[str, int]:
+        """Numbers of objects: "objects", and one per status. callback(object, status, cause, done,
+        total) gets each one; what it raises ends the walk and is passed on."""
     def clear(self, namespace: str, *, dry_run: bool = False) -> dict[str, int]: ...
     def object_stat(self, root: str, path: str) -> dict[str, Any]: ...
     def selftest(self) -> None: ...
     def close(self) -> None:
-        """Closes the store with what is still open in it. BlockingIOError-free: Error(EBUSY) while
-        memory of a caller is in flight; may be called again. A second close does nothing."""
+        """Closes the store with what is open in it; a second close does nothing. Of a namespace,
+        pool and region likewise.
+
+        New calls are refused from here on; those in flight are waited for, at most 2 s: Error(EBUSY)
+        after that, and it stays open. In a child that was forked the handle is only forgotten.
+        """
     @property
     def closed(self) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        value: BaseException | None = None,
+        traceback: TracebackType | None = None,
     ) -> None: ...
 
+@final
 class Namespace:
     @property
     def id(self) -> str: ...
@@ -195,46 +234,80 @@ class Namespace:
         """owner: kept alive as long as the pool (the tensors whose memory it names)."""
     def usage(self) -> tuple[int, int]: ...
     def clear(self, *, dry_run: bool = False) -> dict[str, int]: ...
-    def put(self, pool_name: str, key: Key, data: Buffer, *, overwrite: bool = False,
+    def put(self, pool_name: str, key: Key, data: Memory, *, overwrite: bool = False,
             timeout_ms: int = 0) -> bool:
         """Stores one object of any size. False: one of that size was there and was kept."""
-    def get(self, pool_name: str, key: Key, *, timeout_ms: int = 0) -> bytes | None: ...
-    def get_into(self, pool_name: str, key: Key, buffer: Any, *, timeout_ms: int = 0) -> int | None:
+    def get(self, pool_name: str, key: Key, *, timeout_ms: int = 0) -> bytes | None:
+        """None for a miss. Error(EBADMSG) when it was damaged; it is gone then."""
+    def get_into(self, pool_name: str, key: Key, buffer: Memory, *,
+                 timeout_ms: int = 0) -> int | None:
         """Reads into writable memory; the payload's size, or None for a miss. Error(ENOBUFS) when
         it is larger than the buffer."""
     def exists(self, pool_name: str, key: Key, *, timeout_ms: int = 0) -> int | None:
         """The payload's size, or None."""
     def remove(self, pool_name: str, key: Key, *, timeout_ms: int = 0) -> bool: ...
-    def put_many(self, pool_name: str, keys: Sequence[Key], buffers: Sequence[Any], *,
+    def put_many(self, pool_name: str, keys: Iterable[Key], buffers: Iterable[Memory], *,
                  overwrite: bool = False, timeout_ms: int = 0) -> list[int]:
-        """One call, one release of the GIL. 0 or a positive errno per key. buffers: buffer
-        objects, (address, bytes) pairs, or CPU tensors (contiguous)."""
-    def get_many(self, pool_name: str, keys: Sequence[Key], buffers: Sequence[Any], *,
+        """One call, one release of the GIL. 0 or a positive errno per key. timeout_ms, 0: the
+        configuration's, is the whole call's: what it does not reach has ETIMEDOUT."""
+    def get_many(self, pool_name: str, keys: Iterable[Key], buffers: Iterable[Memory], *,
                  timeout_ms: int = 0) -> list[int]:
-        """0 when exactly the buffer's size was stored and is in it; else a positive errno, ENOENT
-        for a miss."""
-    def exists_many(self, pool_name: str, keys: Sequence[Key], *, timeout_ms: int = 0) -> list[bool]: ...
+        """0 when exactly the buffer's size was stored and is in it; else a positive errno: ENOENT
+        for a miss, ENOBUFS and EMSGSIZE when more and when fewer bytes were stored, EBADMSG when it
+        was damaged."""
+    def exists_many(self, pool_name: str, keys: Iterable[Key], *,
+                    timeout_ms: int = 0) -> list[bool]: ...
     def where(self, pool_name: str, key: Key) -> list[ObjectInfo]: ...
     def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None: ...
 
+@final
 class Pool:
     @property
     def name(self) -> str: ...
     @property
     def part_count(self) -> int: ...
     def info(self) -> PoolInfo: ...
-    def exists(self, keys: Sequence[Key], *, stop_at_miss: bool = False, timeout_ms: int = 0) -> Result: ...
-    def get(self, keys: Sequence[Key], indices: Any = None, *, index_stride: int = 1,
-            buffers: Sequence[Any] | None = None, timeout_ms: int = 0) -> Result: ...
-    def set(self, keys: Sequence[Key], indices: Any = None, *, index_stride: int = 1,
-            buffers: Sequence[Any] | None = None, parent: Key | None = None, depth: int = 0,
+    def exists(self, keys: Iterable[Key], *, stop_at_miss: bool = False,
+               timeout_ms: int = 0) -> Result: ...
+    def get(self, keys: Iterable[Key], indices: Indices | None = None, *, index_stride: int = 1,
+            buffers: Iterable[Memory] | None = None, timeout_ms: int = 0) -> Result: ...
+    def set(self, keys: Iterable[Key], indices: Indices | None = None, *, index_stride: int = 1,
+            buffers: Iterable[Memory] | None = None, parent: Key | None = None, depth: int = 0,
             overwrite: bool = False, timeout_ms: int = 0) -> Result: ...
-    def remove(self, keys: Sequence[Key], *, timeout_ms: int = 0) -> Result: ...
+    def remove(self, keys: Iterable[Key], *, timeout_ms: int = 0) -> Result: ...
     def where(self, key: Key) -> list[ObjectInfo]: ...
     def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None: ...
 
+@final
 class Region:
     def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None: ...
 
 def policy_prefix(pools: Sequence[tuple[bytes, Policy, int]], page_count: int) -> int:
     """(present, policy, pages) per pool: kvc_policy_prefix."""
@@ -244,8 +317,10 @@ def policy_restorable(pools: Sequence[tuple[bytes, Policy, int]], page_count: in
 
 def config_options(format: Literal["text", "json", "markdown"] = "text") -> str: ...
 def config_sample() -> str: ...
-def config_describe(config: Mapping[str, Any] | ConfigText | None = None, *, json: bool = False) -> str: ...
+def config_describe(config: Mapping[str, Any] | ConfigText | None = None, *,
+                    json: bool = False) -> str: ...
 def config_check(config: Mapping[str, Any] | ConfigText | None = None) -> None: ...
 def plugins(config: Mapping[str, Any] | ConfigText | None = None) -> list[dict[str, Any]]: ...
 def set_log(callback: Callable[[int, str], Any] | None, level: int = 2) -> None:
-    """callback(level, text): may come from any thread; errors in it are dropped."""
+    """callback(level, text): may come from any thread, must not call kvcellar (Error(EDEADLK)); what
+    it raises goes to sys.unraisablehook. Removed at exit."""
