@@ -78,7 +78,8 @@ def extra_config(label: str, folder: Path, direct: bool) -> dict[str, Any]:
     """hicache_storage_backend_extra_config of a backend."""
     if label == KVCELLAR:
         return {"storage_dirs": [str(folder)], "storage_layout": "files", "verify": "require",
-                "durability": "none", "use_direct_io": direct, "l3_cleaner_enabled": False}
+                "durability": "none", "identity": "bench", "use_direct_io": direct,
+                "l3_cleaner_enabled": False}
     if label == FILE:
         return {}
     config: dict[str, Any] = {"use_direct_io": direct, "l3_cleaner_enabled": False}
