@@ -10,18 +10,17 @@ configuration or the pool; nothing after them raises. A call that fails is logge
 
 from __future__ import annotations
 
-import functools
+import errno
 import json
 import logging
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import kvcellar
-from kvcellar.sglang import identity, pools
+from kvcellar.sglang import pools
 from kvcellar.sglang.base import (
     HiCacheStorage,
     PoolName,
@@ -29,190 +28,27 @@ from kvcellar.sglang.base import (
     new_storage_metrics,
     text_of,
 )
+from kvcellar.sglang.calls import (
+    Calls,
+    Reports,
+    all_false,
+    all_none,
+    data_path,
+    no_pool,
+    start_logging,
+    switch_interval,
+)
 from kvcellar.sglang.handles import Deadline, HostPool, Misuse
+from kvcellar.sglang.registry import KV, Registry, attempt
+from kvcellar.sglang.settings import Settings
 from kvcellar.sglang.tensors import Target, TensorError, source_of
 
 logger = logging.getLogger("kvcellar.sglang")
-library_logger = logging.getLogger("kvcellar")
 
-KV = "kv"
-OPERATIONS = ("exists", "get", "set")
-# Options of this adapter, which the library does not have.
-SWITCH_INTERVAL = "switch_interval_us"
-LOG_SECONDS = 30.0
 CLOSE_SECONDS = 9.0
+STATS = ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")
 STATS_KEPT = 4096
 GIB = float(1 << 30)
-LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
-
-
-# ---------------------------------------------------------------- small helpers
-
-
-def _log_line(level: int, text: str) -> None:
-    library_logger.log(LEVELS[min(max(level, 0), 3)], "%s", text)
-
-
-def _start_logging() -> None:
-    """Lines of the library go to the logger "kvcellar", from whatever thread they come."""
-    kvcellar.set_log(_log_line, 3 if library_logger.isEnabledFor(logging.DEBUG) else 2)
-
-
-class _SwitchInterval:
-    """sys.setswitchinterval() for as long as at least one storage asks for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = 0.0
-        self._ours = 0.0
-
-    def acquire(self, seconds: float) -> None:
-        with self._lock:
-            if self._users == 0:
-                self._before = sys.getswitchinterval()
-            self._users += 1
-            sys.setswitchinterval(seconds)
-            self._ours = sys.getswitchinterval()
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            # Somebody else's later choice stays.
-            if self._users == 0 and sys.getswitchinterval() == self._ours:
-                sys.setswitchinterval(self._before)
-
-
-_switch_interval = _SwitchInterval()
-
-
-class _Calls:
-    """Counts the calls that are at work, so that close() can wait for them.
-
-    close(finish) runs `finish` once no call is inside: now, when the last one leaves within the
-    time, or by that one later.
-    """
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._inside = 0
-        self._closed = False
-        self._finish: Callable[[], None] | None = None
-        self._finished = False
-
-    def enter(self) -> bool:
-        with self._condition:
-            if self._closed:
-                return False
-            self._inside += 1
-            return True
-
-    def leave(self) -> None:
-        with self._condition:
-            self._inside -= 1
-            run = self._take_finish()
-        self._run(run)
-
-    def close(self, finish: Callable[[], None], seconds: float) -> bool:
-        """True when it is finished. A second call only waits for the first."""
-        with self._condition:
-            if not self._closed:
-                self._closed = True
-                self._finish = finish
-            run = self._take_finish()
-        self._run(run)
-        with self._condition:
-            return self._condition.wait_for(lambda: self._finished, seconds)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def _take_finish(self) -> Callable[[], None] | None:
-        if self._inside or not self._closed:
-            return None
-        run, self._finish = self._finish, None
-        return run
-
-    def _run(self, run: Callable[[], None] | None) -> None:
-        if run is None:
-            return
-        try:
-            run()
-        finally:
-            with self._condition:
-                self._finished = True
-                self._condition.notify_all()
-
-
-class _Reports:
-    """Errors of the data path: each kind is logged at once, then counted, at most once in 30 s."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kinds: dict[Any, tuple[float, int]] = {}
-
-    def report(self, kind: Any, text: str, *args: Any, exc_info: bool = False) -> None:
-        now = time.monotonic()
-        with self._lock:
-            last, silent = self._kinds.get(kind, (None, 0))
-            if last is not None and now - last < LOG_SECONDS:
-                self._kinds[kind] = (last, silent + 1)
-                return
-            self._kinds[kind] = (now, 0)
-        if silent:
-            text += f" ({silent} more since the last such line)"
-        logger.error(text, *args, exc_info=exc_info)
-
-
-def _data_path(default: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that never raises: after close(), and when something is wrong, it returns
-    default(first argument)."""
-
-    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            first = args[0] if args else next(iter(kwargs.values()), None)
-            if not self._calls.enter():
-                return default(first)
-            try:
-                return method(self, *args, **kwargs)
-            except Misuse as error:
-                self._reports.report(str(error), "%s: %s", method.__name__, error)
-            except kvcellar.Error as error:
-                kind = (method.__name__, error.errno)
-                self._reports.report(kind, "%s: %s", method.__name__, error)
-            except Exception as error:
-                kind = (method.__name__, type(error).__name__)
-                self._reports.report(kind, "%s: %s", method.__name__, error, exc_info=True)
-            finally:
-                self._calls.leave()
-            return default(first)
-
-        return guarded
-
-    return decorate
-
-
-def _all_false(keys: Any) -> list[bool]:
-    return [False] * len(keys or ())
-
-
-def _all_none(keys: Any) -> list[None]:
-    return [None] * len(keys or ())
-
-
-def _no_pool(transfers: Any) -> dict[Any, list[bool]]:
-    return {t.name: [False] * len(t.keys or ()) for t in transfers or ()}
-
-
-def _chain(extra_info: Any) -> dict[str, Any]:
-    """Where the keys stand in their prefix, when SGLang passes prefix keys."""
-    prefix = getattr(extra_info, "prefix_keys", None)
-    return {"parent": prefix[-1], "depth": len(prefix)} if prefix else {}
-
-
-# ---------------------------------------------------------------- the storage
 
 
 class KvCellarStorage(HiCacheStorage):
@@ -229,253 +65,91 @@ class KvCellarStorage(HiCacheStorage):
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         self.storage_config = storage_config
         self.is_mla_model = bool(storage_config.is_mla_model)
-        self.backup_skip = not _is_writer(storage_config)
         self.registered_pools: dict[Any, Any] = {}
-        self.namespace: Any = None
-        self._calls = _Calls()
-        self._reports = _Reports()
-        self._lock = threading.RLock()
-        self._pools: dict[str, HostPool] = {}
-        self._regions: list[Any] = []
-        self._tensor_namespace: Any = None
-        self._metrics = bool(getattr(storage_config, "enable_storage_metrics", False))
+        self._settings = Settings(storage_config)
+        self.backup_skip = not self._settings.is_writer
+        self._calls = Calls()
+        self._reports = Reports()
         self._stats_lock = threading.Lock()
-        self._stats = {name: deque(maxlen=STATS_KEPT) for name in _STATS}
-        self._cache_dtype: str | None = None
-        self._switching = False
-        config = dict(getattr(storage_config, "extra_config", None) or {})
-        interval = _switch_seconds(config.pop(SWITCH_INTERVAL, None))
-        _start_logging()
-        self._config = config
-        self._options = _options_of(config)
-        self._limits_ms = {op: int(self._option(f"{op}_timeout_ms", 5000)) for op in OPERATIONS}
-        self._tensor_pool = _tensor_pool_name(storage_config)
-        self.store = kvcellar.Store(config or None)
-        if interval is not None:
-            _switch_interval.acquire(interval)
-            self._switching = True
+        self._stats: dict[str, deque] = {name: deque(maxlen=STATS_KEPT) for name in STATS}
+        start_logging()
+        self.store = kvcellar.Store(self._settings.config)
+        self._registry = Registry(self._settings, self.store)
+        self._switched = self._settings.switch_seconds is not None
+        if self._switched:
+            switch_interval.acquire(self._settings.switch_seconds)
+
+    @property
+    def namespace(self) -> Any:
+        """The open namespace, or None before register_mem_pool_host() and after close()."""
+        return self._registry.namespace
+
+    @property
+    def is_zero_copy(self) -> bool:
+        """Whether KV pages move without a copy; False before register_mem_pool_host()."""
+        pool = self._registry.pools.get(KV)
+        return pool is not None and pool.zero_copy
 
     # ------------------------------------------------------------ registration
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """The anchor pool: opens the namespace and the pool "kv". Raises when either is refused;
-        then nothing of it is left behind."""
-        with self._lock:
-            self._require_open()
-            kept, self.mem_pool_host = getattr(self, "mem_pool_host", None), mem_pool_host
-            try:
-                self._open_namespace(mem_pool_host)
-                pool = self._bind(KV, mem_pool_host, anchor=True)
-            except BaseException:
-                self.mem_pool_host = kept
-                self._close_namespace()
-                raise
-        self._describe(pool)
+        """The anchor pool: opens the namespace and the pool "kv". Raises kvcellar.Error when either
+        is refused; then nothing of it is left behind."""
+        if self._calls.closed:
+            raise kvcellar.ConfigError(errno.EINVAL, "register_mem_pool_host: the storage is closed")
+        pool = self._registry.open_anchor(mem_pool_host)
+        self.mem_pool_host = mem_pool_host
+        plugin, roots = _where_of(self.store)
+        logger.info(
+            "kvcellar: mem_pool_device_type %s, is_mla_model %s, tp_rank %d, backup_skip %s, "
+            "zero_copy %s, layout %s, %d bytes a page, namespace %s, plugin %s, roots %s",
+            getattr(mem_pool_host, "device", "cpu"), self.is_mla_model,
+            self.storage_config.tp_rank, self.backup_skip, pool.zero_copy,
+            getattr(mem_pool_host, "layout", None), pool.plan.page_bytes, self.namespace.id,
+            plugin, ", ".join(roots),
+        )  # fmt: skip
+        self._warn_copies(pool)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """A side pool, at the start or later. One that cannot be used is named in an error line,
-        and its pages are misses: SGLang could not undo half an attach."""
+        """A side pool, at the start or later. One that cannot be used is named in an error line and
+        its pages are misses: SGLang could not undo half an attach."""
         name = text_of(host_pool_name)
-        with self._lock:
-            self.registered_pools[host_pool_name] = host_pool
-            bound = self._pools.get(name)
-            if bound is not None and bound.host_pool is host_pool:
-                return
-            try:
-                self._require_open()
-                if self.namespace is None:
-                    raise Misuse("the anchor pool is not registered")
-                pool = self._bind(name, host_pool, anchor=name == KV)
-            except Exception as error:
-                logger.error("pool %s: its pages are not stored: %s", name, error)
-                return
+        self.registered_pools[host_pool_name] = host_pool
+        bound = self._registry.pools.get(name)
+        if bound is not None and bound.host_pool is host_pool:
+            return
+        try:
+            if self.namespace is None:
+                raise Misuse("no anchor pool is registered")
+            pool = self._registry.open_pool(name, host_pool)
+        except Exception as error:
+            logger.error("kvcellar: pool %s: its pages are not stored: %s", name, error)
+            return
         logger.info(
             "kvcellar: pool %s: %d bytes a page, zero_copy %s",
             name, pool.plan.page_bytes, pool.zero_copy,
-        )
+        )  # fmt: skip
         self._warn_copies(pool)
 
     def on_host_pools_registered(self) -> None:
         """Nothing is left to do: each pool is ready once it is registered."""
 
-    def _require_open(self) -> None:
-        if self._calls.closed:
-            raise Misuse("the storage is closed")
-
-    def _open_namespace(self, pool: Any) -> None:
-        if self.namespace is not None:
-            self._close_namespace()
-        cfg = self.storage_config
-        args = identity.server_args()
-        cache_dtype = identity.kv_cache_dtype(args)
-        self._cache_dtype = cache_dtype
-        self.namespace = self.store.namespace(
-            cfg.model_name,
-            identity=self._identity(args),
-            dtype=pools.dtype_text(pool, cache_dtype, tensors=False),
-            page_tokens=int(getattr(pool, "page_size", 1) or 1),
-            logical_page_tokens=int(getattr(cfg, "logical_page_size", None) or 0),
-            **_place_of(cfg),
-        )
-
-    def _identity(self, args: Any) -> str | None:
-        """Derived, unless the operator gives one. None: the library warns that it is unset."""
-        if self._option("identity", None):
-            return None
-        try:
-            return identity.derive(args)
-        except identity.UnknownIdentity as error:
-            logger.info("kvcellar: no identity of the weights: %s", error)
-        except Exception as error:
-            logger.info("kvcellar: no identity of the weights: %s", error, exc_info=True)
-        return None
-
-    def _bind(self, name: str, host_pool: Any, *, anchor: bool) -> HostPool:
-        """Opens one host pool by the first plan that the library accepts, and registers its memory.
-        Everything or nothing."""
-        groups = self._groups_of(host_pool, anchor)
-        per_rank = self._per_rank(name, host_pool, groups)
-        found = pools.plans(
-            host_pool,
-            anchor=anchor,
-            groups=groups,
-            direct_io=bool(self._option("use_direct_io", True)),
-            peer_naming=self._peer_naming,
-        )
-        pool = self._open_first(name, host_pool, found, per_rank)
-        try:
-            regions = self._register(pool.plan.regions)
-        except BaseException:
-            pool.close()
-            raise
-        old = self._pools.get(name)
-        self._pools[name] = pool
-        self._regions.extend(regions)
-        if old is not None:
-            old.close()
-        return pool
-
-    def _open_first(
-        self, name: str, host_pool: Any, found: Iterable[pools.Plan], per_rank: bool | None
-    ) -> HostPool:
-        refused: Exception | None = None
-        plans = iter(found)
-        while True:
-            try:
-                plan = next(plans)
-            except pools.NoPlan as error:
-                if refused is not None:
-                    raise refused
-                raise kvcellar.ConfigError(
-                    22, f"pool {name} ({type(host_pool).__name__}, layout "
-                    f"{getattr(host_pool, 'layout', None)}): no way to its pages: {error}"
-                ) from None
-            pool = HostPool(kvcellar, name, host_pool, plan)
-            try:
-                pool.open(self.namespace, self._dtype_of(host_pool, plan), per_rank,
-                          self._marker_bytes)
-            except kvcellar.Error as error:
-                refused = refused or error
-                continue
-            return pool
-
-    def _dtype_of(self, host_pool: Any, plan: pools.Plan) -> str | None:
-        """None for pools that hold what the namespace says."""
-        if plan.kind == pools.MARKER:
-            return None
-        dtype = pools.dtype_text(host_pool, self._cache_dtype, tensors=True)
-        return f"{dtype}{plan.format_tag}" if dtype or plan.format_tag else None
-
-    def _groups_of(self, host_pool: Any, anchor: bool) -> int:
-        """Head groups per page on this rank; 1 for side pools that have none."""
-        cfg = self.storage_config
-        if not getattr(cfg, "should_split_heads", False) or self.is_mla_model:
-            return 1
-        if not anchor and getattr(host_pool, "layout", "") != "page_head":
-            return 1
-        return int(cfg.tp_lcm_size) // int(cfg.tp_size)
-
-    def _per_rank(self, name: str, host_pool: Any, groups: int) -> bool | None:
-        """None: as the library decides by the name. True: its pages differ between tp ranks though
-        KV does not, or it is not split by heads though KV is."""
-        cfg = self.storage_config
-        if name == KV:
-            return None
-        if groups == 1 and getattr(cfg, "should_split_heads", False):
-            return True
-        if self.is_mla_model and int(cfg.tp_size) > 1 and pools.has_heads_of_this_rank(host_pool):
-            logger.warning(
-                "kvcellar: pool %s has attention heads of its own on each rank: stored per rank; "
-                "SGLang lets only the first rank write it", name,
-            )
-            return True
-        return None
-
-    def _register(self, regions: Sequence[tuple[int, int]]) -> list[Any]:
-        """Registers memory; all regions or none. What is registered already is left alone."""
-        made: list[Any] = []
-        try:
-            for at, nbytes in regions:
-                try:
-                    made.append(self.store.register_memory(at, nbytes))
-                except kvcellar.Error as error:
-                    if error.errno != 17:  # EEXIST: of a pool that shares this memory
-                        raise
-        except BaseException:
-            for region in reversed(made):
-                region.close()
-            raise
-        return made
-
-    def _describe(self, pool: HostPool) -> None:
-        plugin, roots = _where_of(self.store)
-        logger.info(
-            "kvcellar: mem_pool_device_type %s, is_mla_model %s, tp_rank %d, backup_skip %s, "
-            "zero_copy %s, layout %s, %d bytes a page, namespace %s, plugin %s, roots %s",
-            getattr(pool.host_pool, "device", "cpu"), self.is_mla_model,
-            self.storage_config.tp_rank, self.backup_skip, pool.zero_copy,
-            getattr(pool.host_pool, "layout", None), pool.plan.page_bytes, self.namespace.id,
-            plugin, ", ".join(roots),
-        )
-        self._warn_copies(pool)
-
-    def _warn_copies(self, pool: HostPool) -> None:
-        """The library says so itself where it copies; here where pages are copied in Python."""
+    @staticmethod
+    def _warn_copies(pool: HostPool) -> None:
+        """Where the library copies it says so itself; here where pages are copied in Python."""
         if pool.plan.kind in (pools.COPY, pools.BUFFERS):
-            logger.warning(
-                "kvcellar: pool %s is not zero copy: %s", pool.name, pool.copy_reason
-            )
-
-    @property
-    def is_zero_copy(self) -> bool:
-        """Whether KV pages move without a copy; False before register_mem_pool_host()."""
-        pool = self._pools.get(KV)
-        return pool is not None and pool.zero_copy
-
-    def _option(self, name: str, default: Any) -> Any:
-        return self._options.get(name, {}).get("value", default)
-
-    @property
-    def _peer_naming(self) -> bool:
-        return self._option("naming", "kvcellar") == "nixl"
-
-    @property
-    def _marker_bytes(self) -> int:
-        """What HiCacheNixl stores for a page without bytes; in our naming none."""
-        if not self._peer_naming:
-            return 0
-        return pools.MARKER_BYTES if self._option("use_direct_io", True) else 1
+            logger.warning("kvcellar: pool %s is not zero copy: %s", pool.name, pool.copy_reason)
 
     # ------------------------------------------------------------ v1
 
-    @_data_path(_all_false)
+    @data_path(all_false)
     def batch_get_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
         """Reads KV pages into the host pool. host_indices: CPU int64, a page's tokens each."""
         return self._timed("get", keys, host_indices, extra_info)
 
-    @_data_path(_all_false)
+    @data_path(all_false)
     def batch_set_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
@@ -490,7 +164,7 @@ class KvCellarStorage(HiCacheStorage):
         return done
 
     def _kv(self) -> HostPool:
-        pool = self._pools.get(KV)
+        pool = self._registry.pools.get(KV)
         if pool is None:
             raise Misuse("register_mem_pool_host() was not called")
         return pool
@@ -499,7 +173,7 @@ class KvCellarStorage(HiCacheStorage):
         self, op: str, requests: Sequence[tuple[HostPool, list[str], Any]], extra_info: Any
     ) -> list[list[bool]]:
         """One call of the library for all pools, but for those whose pages are copied in Python."""
-        deadline = Deadline(self._limits_ms)
+        deadline = Deadline(self._settings.limits_ms)
         how = _chain(extra_info) if op == "set" else {}
         results: list[Any] = [None] * len(requests)
         direct, places, leases = [], [], []
@@ -533,18 +207,18 @@ class KvCellarStorage(HiCacheStorage):
     def _timeout(self, op: str) -> dict[str, int]:
         """Nothing where the configured time is short enough, which the library then takes."""
         limit = int(Deadline.CALL_SECONDS * 1000)
-        return {"timeout_ms": limit} if self._limits_ms[op] > limit else {}
+        return {"timeout_ms": limit} if self._settings.limits_ms[op] > limit else {}
 
     # ------------------------------------------------------------ v2
 
-    @_data_path(_no_pool)
+    @data_path(no_pool)
     def batch_get_v2(
         self, transfers: list[Any], extra_info: Any = None
     ) -> dict[Any, list[bool]]:
         """Reads pages of several pools; any number of pages."""
         return self._move_v2("get", transfers, extra_info)
 
-    @_data_path(_no_pool)
+    @data_path(no_pool)
     def batch_set_v2(
         self, transfers: list[Any], extra_info: Any = None
     ) -> dict[Any, list[bool]]:
@@ -554,7 +228,7 @@ class KvCellarStorage(HiCacheStorage):
     def _move_v2(
         self, op: str, transfers: list[Any], extra_info: Any
     ) -> dict[Any, list[bool]]:
-        results = _no_pool(transfers)
+        results = no_pool(transfers)
         names, requests = [], []
         for transfer in transfers:
             keys = list(transfer.keys or ())
@@ -572,28 +246,28 @@ class KvCellarStorage(HiCacheStorage):
         return results
 
     def _pool_of(self, name: Any) -> HostPool:
-        pool = self._pools.get(text_of(name))
+        pool = self._registry.pools.get(text_of(name))
         if pool is None:
             raise Misuse(f"pool {text_of(name)} is not registered")
         return pool
 
     # ------------------------------------------------------------ exists
 
-    @_data_path(lambda key: False)
+    @data_path(lambda key: False)
     def exists(self, key: str) -> bool:
         """Whether a KV page, or a tensor that set() stored, is there under this key."""
-        pool = self._pools.get(KV)
+        pool = self._registry.pools.get(KV)
         if pool is not None and self._prefix(pool, [key]):
             return True
-        return self._tensors().exists(self._tensor_pool, key) is not None
+        return self._registry.tensor_namespace().exists(self._settings.tensor_pool, key) is not None
 
-    @_data_path(lambda keys: 0)
+    @data_path(lambda keys: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many leading keys have their KV page."""
-        pool = self._pools.get(KV)
+        pool = self._registry.pools.get(KV)
         if pool is not None:
             return self._prefix(pool, keys)
-        found = self._tensors().exists_many(self._tensor_pool, keys)
+        found = self._registry.tensor_namespace().exists_many(self._settings.tensor_pool, keys)
         return found.index(False) if False in found else len(found)
 
     def _prefix(self, pool: HostPool, keys: Sequence[str]) -> int:
@@ -602,7 +276,7 @@ class KvCellarStorage(HiCacheStorage):
         found = pool.by_key.exists(keys, stop_at_miss=True, **self._timeout("exists"))
         return int(found.prefix_count)
 
-    @_data_path(lambda keys: new_pool_transfer_result(0, {}, []))
+    @data_path(lambda keys: new_pool_transfer_result(0, {}, []))
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None
     ) -> Any:
@@ -640,7 +314,7 @@ class KvCellarStorage(HiCacheStorage):
         how = self._timeout("exists")
         runs = [self._exists_transfer(self._kv(), keys, True, how)]
         for transfer in asked:
-            pool = self._pools.get(text_of(transfer.name))
+            pool = self._registry.pools.get(text_of(transfer.name))
             if pool is None:
                 text = f"pool {text_of(transfer.name)} is not registered"
                 self._reports.report(text, "batch_exists_v2: %s", text)
@@ -652,7 +326,7 @@ class KvCellarStorage(HiCacheStorage):
         found = iter(self.store.run(runs))
         results = [next(found)]
         for transfer in asked:
-            known = text_of(transfer.name) in self._pools
+            known = text_of(transfer.name) in self._registry.pools
             results.append(next(found) if known else _Absent(len(keys)))
         return results
 
@@ -662,7 +336,7 @@ class KvCellarStorage(HiCacheStorage):
 
     # ------------------------------------------------------------ tensors
 
-    @_data_path(lambda key: None)
+    @data_path(lambda key: None)
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         """Reads what set() stored into a tensor of the same size; returns the tensor, or None.
 
@@ -676,7 +350,7 @@ class KvCellarStorage(HiCacheStorage):
         sizes = None if target_sizes is None else [target_sizes]
         return self._read([key], [target_location], sizes)[0]
 
-    @_data_path(_all_none)
+    @data_path(all_none)
     def batch_get(
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> list[Any]:
@@ -689,7 +363,7 @@ class KvCellarStorage(HiCacheStorage):
             raise Misuse(f"{len(keys)} keys need {len(keys)} target_sizes")
         return self._read(keys, target_locations, target_sizes)
 
-    @_data_path(lambda key: False)
+    @data_path(lambda key: False)
     def set(
         self,
         key: str,
@@ -707,7 +381,7 @@ class KvCellarStorage(HiCacheStorage):
             return self._write([key], [value], None)
         return self._write([key], [target_location], [target_sizes])
 
-    @_data_path(lambda keys: False)
+    @data_path(lambda keys: False)
     def batch_set(
         self,
         keys: list[str],
@@ -755,11 +429,11 @@ class KvCellarStorage(HiCacheStorage):
         self, op: str, keys: list[str], memory: Sequence[Any], places: Sequence[int]
     ) -> list[bool]:
         """Pages of the KV pool's size go to its objects, the rest to single objects."""
-        pool = self._pools.get(KV)
+        pool = self._registry.pools.get(KV)
         page_bytes = pool.plan.page_bytes if pool is not None and pool.flat is not None else -1
         pages = [i for i in places if memory[i].nbytes == page_bytes and memory[i].address]
         others = [i for i in places if memory[i].nbytes != page_bytes or not memory[i].address]
-        deadline = Deadline(self._limits_ms)
+        deadline = Deadline(self._settings.limits_ms)
         done = [False] * len(keys)
         if pages:
             start = time.perf_counter()
@@ -772,9 +446,9 @@ class KvCellarStorage(HiCacheStorage):
             for i, good in zip(pages, ok):
                 done[i] = good
         if others:
-            move = self._tensors().get_many if op == "get" else self._tensors().put_many
+            move = self._registry.tensor_namespace().get_many if op == "get" else self._registry.tensor_namespace().put_many
             errors = move(
-                self._tensor_pool,
+                self._settings.tensor_pool,
                 [keys[i] for i in others],
                 [memory[i].buffer for i in others],
                 timeout_ms=deadline.timeout_ms(op),
@@ -783,53 +457,34 @@ class KvCellarStorage(HiCacheStorage):
                 done[i] = error == 0
         return done
 
-    def _tensors(self) -> Any:
-        """The namespace of single tensors: the pools' own, or, before there is one, one without a
-        page size and dtype."""
-        namespace = self.namespace or self._tensor_namespace
-        if namespace is not None:
-            return namespace
-        with self._lock:
-            if self._tensor_namespace is None:
-                self._tensor_namespace = self.store.namespace(
-                    self.storage_config.model_name,
-                    identity=self._identity(identity.server_args()),
-                    page_tokens=1,
-                    **_place_of(self.storage_config),
-                )
-            return self._tensor_namespace
-
     # ------------------------------------------------------------ the rest
 
     def clear(self) -> bool:
-        """Removes every page of this namespace, of all ranks and pools, and nothing else."""
-        return bool(self._clear(None))
+        """Removes every page of this namespace, of all ranks and pools, and nothing else. False
+        when something could not be removed."""
+        return self._clear(None)
 
-    @_data_path(lambda _: False)
+    @data_path(lambda _: False)
     def _clear(self, _: None) -> bool:
         cleared = True
-        for namespace in (self.namespace, self._tensor_namespace):
-            if namespace is None:
-                continue
+        for namespace in self._registry.namespaces():
             try:
                 report = namespace.clear()
-            except FileNotFoundError:  # nothing of it was ever stored
-                continue
             except kvcellar.Error as error:
-                if error.errno == 2:
+                if error.errno == errno.ENOENT:  # nothing of it was ever stored
                     continue
                 raise
             logger.info(
                 "kvcellar: cleared %s: %d objects, %d bytes, %d could not be removed",
                 namespace.id, report["objects"], report["bytes"], report["failed"],
-            )
+            )  # fmt: skip
             cleared = cleared and not report["failed"]
         return cleared
 
     def get_stats(self) -> Any:
         """SGLang's StorageMetrics with what happened since the last call: pages and GiB/s of each
         KV batch. None unless SGLang enables metrics of storage."""
-        if not self._metrics:
+        if not self._settings.metrics:
             return None
         metrics = new_storage_metrics()
         with self._stats_lock:
@@ -839,7 +494,7 @@ class KvCellarStorage(HiCacheStorage):
         return metrics
 
     def _count(self, op: str, pool: HostPool, done: Sequence[bool], seconds: float) -> None:
-        if not self._metrics or (op == "set" and self.backup_skip):
+        if not self._settings.metrics or (op == "set" and self.backup_skip):
             return
         pages = done.count(True)
         if not pages:
@@ -860,35 +515,10 @@ class KvCellarStorage(HiCacheStorage):
             )
 
     def _finish(self) -> None:
-        with self._lock:
-            self._close_namespace()
-            if self._switching:
-                self._switching = False
-                _switch_interval.release()
-            self._attempt("the store", self.store.close)
-
-    def _close_namespace(self) -> None:
-        """Pools, registered memory, namespaces: the reverse order of their making."""
-        for pool in reversed(self._pools.values()):
-            self._attempt(f"pool {pool.name}", pool.close)
-        self._pools = {}
-        for region in reversed(self._regions):
-            self._attempt("registered memory", region.close)
-        self._regions = []
-        for namespace in (self.namespace, self._tensor_namespace):
-            if namespace is not None:
-                self._attempt("the namespace", namespace.close)
-        self.namespace = self._tensor_namespace = None
-
-    @staticmethod
-    def _attempt(what: str, close: Callable[[], None]) -> None:
-        try:
-            close()
-        except kvcellar.Error as error:
-            logger.error("kvcellar: closing %s: %s", what, error)
-
-
-_STATS = ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")
+        self._registry.close()
+        if self._switched:
+            switch_interval.release()
+        attempt("the store", self.store.close)
 
 
 class _Absent:
@@ -914,69 +544,6 @@ def _covered_pages(transfer: Any, found: Any, span: int) -> int:
     return min(covered // group * (block or group), span)
 
 
-def _is_writer(cfg: Any) -> bool:
-    if not cfg.is_mla_model:
-        return True
-    return int(cfg.tp_rank) == int(getattr(cfg, "dcp_rank", 0) or 0)
-
-
-def _place_of(cfg: Any) -> dict[str, Any]:
-    """What the namespace needs to know of the parallel layout. dp_rank is not in it: replicas of
-    one model share what they store."""
-    tp_size = int(cfg.tp_size)
-    lcm = int(getattr(cfg, "tp_lcm_size", None) or 0)
-    split = bool(getattr(cfg, "should_split_heads", False)) or lcm == tp_size
-    return {
-        "is_mla": bool(cfg.is_mla_model),
-        "tp_size": tp_size,
-        "tp_rank": int(cfg.tp_rank),
-        "tp_lcm_size": lcm if split and not cfg.is_mla_model else 0,
-        "pp_size": int(getattr(cfg, "pp_size", 1) or 1),
-        "pp_rank": int(getattr(cfg, "pp_rank", 0) or 0),
-        "cp_size": int(getattr(cfg, "attn_cp_size", 1) or 1),
-        "cp_rank": int(getattr(cfg, "attn_cp_rank", 0) or 0),
-        "dcp_size": int(getattr(cfg, "dcp_size", 1) or 1),
-        "dcp_rank": int(getattr(cfg, "dcp_rank", 0) or 0),
-        "is_writer": _is_writer(cfg),
-    }
-
-
-def _tensor_pool_name(cfg: Any) -> str:
-    """Single objects have no ranks in their names; tensors of ranks that differ need them."""
-    place = _place_of(cfg)
-    name = "tensor"
-    for kind in ("tp", "pp", "cp", "dcp"):
-        size, rank = place[f"{kind}_size"], place[f"{kind}_rank"]
-        if size > 1 and not (kind == "tp" and place["is_mla"]):
-            name += f"-{kind[0]}{rank}-{size}"
-    return name if len(name) <= 32 else f"tensor-{hash_text(name)}"
-
-
-def hash_text(text: str) -> str:
-    import hashlib
-
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _options_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The effective options by name. Raises kvcellar.ConfigError."""
-    return dict(json.loads(kvcellar.config_describe(config or None, json=True))["options"])
-
-
-def _switch_seconds(value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        seconds = float(value) / 1e6
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if isinstance(value, bool) or not 1e-6 <= seconds <= 1.0:
-        raise kvcellar.ConfigError(
-            22, f"{SWITCH_INTERVAL} = {value!r}: expected microseconds, 1 to 1000000"
-        )
-    return seconds
-
-
 def _where_of(store: Any) -> tuple[str, list[str]]:
     """The plugin's name and the paths of the roots, for the log."""
     try:
@@ -993,3 +560,9 @@ def _lease(host_pool: Any) -> Any:
         return None
     domain.acquire_layout()
     return domain
+
+
+def _chain(extra_info: Any) -> dict[str, Any]:
+    """Where the keys stand in their prefix, when SGLang passes prefix keys."""
+    prefix = getattr(extra_info, "prefix_keys", None)
+    return {"parent": prefix[-1], "depth": len(prefix)} if prefix else {}
