@@ -10,6 +10,7 @@ Needs the packages kvcellar, torch and sglang, no GPU and no model. In this fold
         -o asyncio_mode=strict
     python test_hicache_nixl_storage.py
 """
+import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -21,7 +22,7 @@ import stat
 import tempfile
 import types
 import unittest
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -121,6 +122,21 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@contextlib.contextmanager
+def no_permission(folder: Path) -> Iterator[None]:
+    """Nobody may enter or change the folder; root, whom no mode stops, becomes another user."""
+    root = os.geteuid() == 0
+    folder.chmod(0o000)
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
 class Case(unittest.TestCase):
     """A test with a folder of its own, a clean environment, and backends closed at its end."""
 
@@ -139,7 +155,8 @@ class Case(unittest.TestCase):
 
     def open(self, extra: Mapping[str, Any] | None = None, **fields: Any) -> KvCellarStorage:
         """A backend on self.root with `extra` as its --hicache-storage-backend-extra-config."""
-        options: dict[str, Any] = {"naming": self.naming, "l3_cleaner_enabled": False}
+        options: dict[str, Any] = {
+            "naming": self.naming, "l3_cleaner_enabled": False, "identity": "none"}
         if ENV_DIRS not in os.environ:
             options["storage_dirs"] = [str(self.root)]
         options.update(extra or {})
@@ -256,6 +273,9 @@ class TestTensors(Case):
         self.assertTrue(backend.set("view", value))
         self.assertIsNotNone(backend.get("view", target))
         self.assertTrue(torch.equal(value, target))
+        strided = torch.zeros(6, 8, dtype=torch.int64)[:, ::2]
+        self.assertIs(backend.get("view", strided), strided)
+        self.assertTrue(torch.equal(value, strided))
 
     def test_data_integrity_of_a_target_of_another_size(self) -> None:
         """Too small or too large is a miss, and no byte is written beside the target."""
@@ -383,16 +403,18 @@ class TestFiles(Case):
         path.parent.unlink()
         self.assertTrue(backend.set("key", torch.ones(8)))
 
-    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_error_handling_no_permission(self) -> None:
+        """Denied is neither stored nor an exception, and is over as soon as permission is back."""
         backend = self.open()
         self.assertTrue(backend.set("key", torch.ones(8)))
         (path,) = self.files()
         path.unlink()
-        path.parent.chmod(0o500)
-        self.addCleanup(path.parent.chmod, 0o700)
-        self.assertFalse(backend.set("key", torch.ones(8)))
-        self.assertFalse(backend.exists("key"))
+        with no_permission(path.parent):
+            self.assertFalse(backend.set("key", torch.ones(8)))
+            self.assertFalse(backend.exists("key"))
+            self.assertIsNone(backend.get("key", torch.zeros(8)))
+        self.assertTrue(backend.set("key", torch.ones(8)))
+        self.assertIsNotNone(backend.get("key", torch.zeros(8)))
 
     def test_error_handling_corrupt(self) -> None:
         """Flipped, cut, lengthened, emptied: never a byte of it, and a new set repairs it."""
@@ -481,10 +503,20 @@ class TestRegistration(Case):
                      "zero_copy"):
             self.assertIn(fact, text)
         self.assertRegex(text, r"mem_pool_device_type\W+cpu")
-        self.assertGreater(backend.store.stats()["host_registrations"], 0)
+        self.assertRegex(text, r"zero_copy\W+True")
         store = backend.store
+        self.assertEqual(store.stats()["host_registrations"], 1)
+        left = []
+
+        def close_store() -> None:
+            left.append(store.stats()["host_registrations"])
+            store.close()
+
+        backend.store = types.SimpleNamespace(close=close_store)
         backend.close()
+        self.assertEqual(left, [0])
         self.assertTrue(store.closed)
+        self.assertEqual(backend.batch_exists(page_keys(1)), 0)
 
     def test_register_files_by_path(self) -> None:
         """No file is registered or kept open: descriptors stay the same over many transfers."""
@@ -663,8 +695,11 @@ class TestPagesNixlNaming(TestPages):
     def test_batch_exists_copy_mode(self) -> None:
         """Other layouts, and pages that O_DIRECT cannot take as they lie: one bare name a page."""
         self.round_trip(mha_pool("layer_first"))
-        self.assertEqual({path.name for path in self.files()},
-                         {f"{key}_org-model_0_1" for key in page_keys(6)})
+        mha = {f"{key}_org-model_0_1" for key in page_keys(6)}
+        self.assertEqual({path.name for path in self.files()}, mha)
+        self.round_trip(mla_pool(lora=128), is_mla_model=True)
+        mla = {f"{key}_org-model" for key in page_keys(6)}
+        self.assertEqual({path.name for path in self.files()}, mha | mla)
 
     def test_routing_over_three_directories(self) -> None:
         dirs = [str(self.folder / name) for name in ("one", "two", "three")]
