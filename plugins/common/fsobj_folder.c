@@ -409,32 +409,36 @@ int fsobj_folder_get(struct fsobj_root *root, const char *path, size_t bytes, bo
 	return error == -ESTALE ? -ENOENT : error;
 }
 
+/* What one component of a name may be. */
+static int component_check(const char *component, uint32_t bytes)
+{
+	if (bytes == 0 || (bytes == 1 && component[0] == '.') ||
+	    (bytes == 2 && component[0] == '.' && component[1] == '.'))
+		return -EINVAL;
+	return bytes > NAME_MAX ? -ENAMETOOLONG : 0;
+}
+
 int fsobj_name_split(const char *name, uint32_t name_bytes, uint32_t *folder_bytes)
 {
-	uint32_t begin = 0;
+	const char *end = name + name_bytes;
+	const char *component = name;
 	uint32_t depth = 0;
 
 	*folder_bytes = 0;
 	if (name_bytes == 0 || name_bytes >= PATH_MAX)
 		return name_bytes == 0 ? -EINVAL : -ENAMETOOLONG;
-	for (uint32_t i = 0; i <= name_bytes; i++) {
-		uint32_t n = i - begin;
+	if (memchr(name, '\0', name_bytes) != NULL || *end != '\0')
+		return -EINVAL;
+	for (;;) {
+		const char *slash = memchr(component, '/', (size_t)(end - component));
+		const char *stop = slash != NULL ? slash : end;
+		int error = component_check(component, (uint32_t)(stop - component));
 
-		if (i < name_bytes && name[i] == '\0')
-			return -EINVAL;
-		if (i < name_bytes && name[i] != '/')
-			continue;
-		if (n == 0 || (n == 1 && name[begin] == '.') ||
-		    (n == 2 && name[begin] == '.' && name[begin + 1] == '.'))
-			return -EINVAL;
-		if (n > NAME_MAX)
+		if (error != 0 || slash == NULL)
+			return error;
+		if (++depth >= FSOBJ_DEPTH_MAX)
 			return -ENAMETOOLONG;
-		if (i < name_bytes) {
-			if (++depth >= FSOBJ_DEPTH_MAX)
-				return -ENAMETOOLONG;
-			*folder_bytes = i;
-			begin = i + 1;
-		}
+		*folder_bytes = (uint32_t)(slash - name);
+		component = slash + 1;
 	}
-	return name[name_bytes] == '\0' ? 0 : -EINVAL;
 }
