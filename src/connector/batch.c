@@ -23,6 +23,7 @@ struct kvc_arena {
 	size_t base_count;
 	struct kvc_request requests[ARENA_REQUESTS];
 	struct kvc_result *page_of[ARENA_REQUESTS]; /* whose object it is */
+	struct kvc_request *missed[ARENA_REQUESTS]; /* at the first one of a transfer */
 	char *long_names[ARENA_REQUESTS];
 	char names[ARENA_REQUESTS][KVC_NAME_MAX + 1];
 	void *bases[ARENA_BASES];
@@ -36,6 +37,9 @@ struct run {
 	const atomic_bool *cancel;
 	uint64_t start_ns;
 	uint64_t flushes;
+	const struct kvc_transfer *stopping; /* `missed` is this one's, in this chunk */
+	struct kvc_request **missed;
+	uint64_t missed_flushes;
 };
 
 /* ---------------------------------------------------------------- arenas */
@@ -222,6 +226,20 @@ static int set_bases(struct kvc_arena *arena, struct kvc_request *request,
 	return rc;
 }
 
+/* Where the requests of a transfer that stops at a miss tell each other of the first one. */
+static struct kvc_request **missed_of(struct run *run, const struct kvc_transfer *t, size_t at)
+{
+	if (!(t->flags & KVC_TRANSFER_STOP_AT_MISS))
+		return NULL;
+	if (run->stopping != t || run->missed_flushes != run->flushes) {
+		run->stopping = t;
+		run->missed_flushes = run->flushes;
+		run->missed = &run->arena->missed[at];
+		*run->missed = NULL;
+	}
+	return run->missed;
+}
+
 /* One object of one page. previous_g: g of the page before, updated. */
 static struct kvc_result add_object(struct run *run, const struct kvc_transfer *t, size_t page,
 				    uint32_t object, uint64_t deadline_ns, uint64_t *previous_g)
@@ -249,6 +267,7 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 		.parent_g = *previous_g,
 		.depth = t->depth + (uint32_t)page,
 		.shape = shape,
+		.missed = missed_of(run, t, at),
 		.deadline_ns = deadline_ns,
 	};
 	arena->long_names[at] = NULL;

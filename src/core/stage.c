@@ -184,6 +184,7 @@ static struct portion *portion_new(struct kvc_request **list)
 		last = request->shape;
 		last_flat = item->copy.shape;
 		item->copy.bases = NULL;
+		item->copy.missed = NULL; /* others may be gone, or on other threads */
 		if (!moves_bytes(request))
 			continue;
 		for (uint32_t p = 0; p < request->shape->part_count; p++)

@@ -122,6 +122,9 @@ static void finish(struct kvc_request *request, struct kvc_result result)
 		result = kvc_result_make(KVC_ERROR, KVC_CAUSE_IO,
 					 result.error ? result.error : ENOENT);
 	request->result = result;
+	if (request->missed && result.status != KVC_OK &&
+	    (!*request->missed || request < *request->missed))
+		*request->missed = request;
 	if (result.status != KVC_OK && result.status != KVC_SKIPPED)
 		warn_result(root, request);
 	if (request->done)
@@ -286,6 +289,10 @@ static bool decided(const struct session *s, struct kvc_request *request, uint64
 
 	if (s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed)) {
 		finish(request, kvc_result_make(KVC_SKIPPED, KVC_CAUSE_CANCELLED, 0));
+		return true;
+	}
+	if (request->missed && *request->missed && request > *request->missed) {
+		finish(request, kvc_result_make(KVC_SKIPPED, KVC_CAUSE_PREFIX_ENDED, 0));
 		return true;
 	}
 	if (now_ns >= request->deadline_ns) {

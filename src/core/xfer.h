@@ -39,6 +39,8 @@ enum kvc_stage_step {
  *              bytes move
  * @mark_id     tells the object from others among the negative marks, not 0
  * @bases       shape->series_count addresses; NULL for exists and remove
+ * @missed      NULL, or where the requests of one array that stop at a miss share the first of them
+ *              that was not OK: those after it need no I/O
  * @deadline_ns CLOCK_MONOTONIC
  * Out: result; previous_bytes (size that a set replaced or a remove removed)
  */
@@ -65,6 +67,7 @@ struct kvc_request {
 	bool replaces; /* an object was there: previous_bytes is its size */
 	const struct kvc_shape *shape;
 	void *const *bases;
+	struct kvc_request **missed;
 	uint64_t deadline_ns;
 	uint64_t previous_bytes;
 	struct kvc_result result;

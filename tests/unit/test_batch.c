@@ -332,6 +332,40 @@ static void exists_may_stop_at_the_first_miss(void **state)
 	assert_int_equal(kvc_batch_run(&fake->store, &transfer, 1), -EINVAL);
 }
 
+/* Two prefixes in one call, over several roots: each ends at its own first miss, and little of what
+ * comes after it is asked for. */
+static void each_prefix_ends_by_itself(void **state)
+{
+	struct kvc_transfer both[2];
+	uint32_t accepted;
+
+	(void)state;
+	set(200);
+	for (size_t miss = 0; miss < 100; miss += miss < 20 ? 1 : 20) {
+		const struct kvc_key kept[2] = { keys[miss], keys[199 - miss / 2] };
+
+		keys[miss] = (struct kvc_key){ .data = "absent", .bytes = 6 };
+		keys[199 - miss / 2] = keys[miss];
+		prepare(KVC_EXISTS, 100);
+		transfer.flags = KVC_TRANSFER_STOP_AT_MISS;
+		both[0] = both[1] = transfer;
+		both[1].keys = keys + 100;
+		both[1].results = results + 100;
+		accepted = fake->accepted;
+		assert_int_equal(kvc_batch_run(&fake->store, both, 2), 0);
+		assert_int_equal(both[0].prefix_count, miss);
+		assert_int_equal(both[1].prefix_count, 99 - miss / 2);
+		expect(miss, KVC_MISS, KVC_CAUSE_ABSENT);
+		expect(199 - miss / 2, KVC_MISS, KVC_CAUSE_ABSENT);
+		for (size_t i = miss + 1; i < 100; i++)
+			expect(i, KVC_SKIPPED, KVC_CAUSE_PREFIX_ENDED);
+		if (miss == 0)
+			assert_true(fake->accepted - accepted < 180);
+		keys[miss] = kept[0];
+		keys[199 - miss / 2] = kept[1];
+	}
+}
+
 static void the_page_before_is_noted(void **state)
 {
 	struct kvc_trailer first, second, third;
@@ -555,6 +589,7 @@ int main(void)
 		TEST(strides_of_indices),
 		TEST(buffers_instead_of_memory),
 		TEST(exists_may_stop_at_the_first_miss),
+		TEST(each_prefix_ends_by_itself),
 		TEST(the_page_before_is_noted),
 		TEST(transfers_of_several_pools_in_one_call),
 		TEST(a_page_of_several_objects_is_whole_or_not),
