@@ -28,8 +28,8 @@ import engine_run
 HERE = Path(__file__).resolve().parent
 GROUP = "sglang.srt.plugins"
 ADMIN_KEY = "tests"
-START_SECONDS = 240
-STOP_SECONDS = 90
+START_SECONDS = 600
+STOP_SECONDS = 180
 LOG_LINES = 60
 LINE_CHARACTERS = 300
 
@@ -213,7 +213,7 @@ class Server:
     def log_text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def until(self, action: Any, good: Any, seconds: float = 30) -> Any:
+    def until(self, action: Any, good: Any, seconds: float = 120) -> Any:
         """The first result of action() that is good."""
         deadline = time.monotonic() + seconds
         while True:

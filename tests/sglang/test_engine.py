@@ -27,7 +27,7 @@ def test_second_process_reads_what_the_first_stored(model: Path, scratch: Path) 
     arguments = {"hicache_storage_backend": "kvcellar",
                  "hicache_storage_backend_extra_config": f"@{config}"}
 
-    first, log = run_engine(scratch, model, arguments, until_stored=30)
+    first, log = run_engine(scratch, model, arguments, until_stored=120)
     assert first["prompt"] == 700 and first["cached"] == 0
     assert first["again"]["out"] == first["out"]
     assert "Creating dynamic storage backend 'kvcellar' (kvcellar.sglang.KvCellarStorage)" in log

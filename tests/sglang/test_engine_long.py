@@ -79,7 +79,7 @@ def value_of(lines: list[str], name: str) -> float:
 def test_two_ranks(model: Path, scratch: Path, store: Path, expected: list[int]) -> None:
     """Each rank stores and reads its own half of the heads."""
     arguments = with_store(store) | {"tp_size": 2}
-    first, _ = run_engine(scratch, model, arguments, variables=TWO_RANKS, until_stored=60)
+    first, _ = run_engine(scratch, model, arguments, variables=TWO_RANKS, until_stored=120)
     assert first["cached"] == 0 and first["again"]["out"] == first["out"]
     second, log = run_engine(scratch, model, arguments, variables=TWO_RANKS)
     assert from_storage(second) == second["cached"] == STORED
@@ -97,7 +97,7 @@ def test_two_ranks_then_one_with_split_heads(
     arguments = with_store(store, tp_lcm_size=4) | {
         "hicache_mem_layout": "page_head", "hicache_io_backend": "kernel"}
     two, _ = run_engine(scratch, model, arguments | {"tp_size": 2}, variables=TWO_RANKS,
-                        until_stored=60)
+                        until_stored=120)
     assert two["cached"] == 0
     one, log = run_engine(scratch, model, arguments)
     assert from_storage(one) == STORED
@@ -110,7 +110,7 @@ def test_replicas_share_what_they_store(
 ) -> None:
     """Data parallel: the rank of a replica is in no name, and the plugin is in its processes too."""
     arguments = with_store(store)
-    first, _ = run_engine(scratch, model, arguments, until_stored=30)
+    first, _ = run_engine(scratch, model, arguments, until_stored=120)
     second, log = run_engine(scratch, model, arguments | {"dp_size": 2}, variables=TWO_RANKS)
     assert first["cached"] == 0 and from_storage(second) == STORED
     assert first["out"] == second["out"] == expected
@@ -124,7 +124,7 @@ def test_layouts(
 ) -> None:
     arguments = with_store(store) | {"hicache_mem_layout": layout,
                                      "hicache_io_backend": io_backend}
-    first, _ = run_engine(scratch, model, arguments, until_stored=30)
+    first, _ = run_engine(scratch, model, arguments, until_stored=120)
     second, log = run_engine(scratch, model, arguments)
     assert first["cached"] == 0 and from_storage(second) == STORED
     assert first["out"] == second["out"] == expected
@@ -267,7 +267,7 @@ def test_other_backend_beside_the_plugin(model: Path, scratch: Path, expected: l
     variables = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(scratch / "files")}
     arguments = {"hicache_storage_backend": "file",
                  "hicache_storage_backend_extra_config": '{"prefetch_threshold": 64}'}
-    first, _ = run_engine(scratch, model, arguments, variables=variables, until_stored=30)
+    first, _ = run_engine(scratch, model, arguments, variables=variables, until_stored=120)
     second, _ = run_engine(scratch, model, arguments, variables=variables)
     assert first["out"] == second["out"] == expected
     assert second["details"]["storage_backend"] == "HiCacheFile"
