@@ -451,6 +451,30 @@ class TestFiles(Case):
             self.open({"storage_dirs": [bad]})
         self.assertIn(bad, str(caught.exception))
 
+    def test_error_handling_of_wrong_calls(self) -> None:
+        """Whatever the data path is called with, before, while and after: misses, no exception."""
+        backend = self.open()
+        keys, indices = page_keys(2), torch.arange(2 * PAGE_TOKENS)
+        for moment in ("no pool", "registered", "closed"):
+            with self.subTest(moment=moment):
+                if moment == "registered":
+                    backend.register_mem_pool_host(mha_pool())
+                elif moment == "closed":
+                    self.assertEqual(backend.batch_set_v1(keys, indices), [True, True])
+                    backend.close()
+                wrong = indices if moment != "registered" else indices[:-1]
+                self.assertEqual(backend.batch_get_v1(keys, wrong), [False, False])
+                self.assertEqual(backend.batch_set_v1(keys, wrong), [False, False])
+                self.assertEqual(backend.batch_set_v1(keys, wrong + 100000), [False, False])
+                self.assertEqual(backend.batch_exists(keys), 0)
+                self.assertFalse(backend.set("key", object()))
+                self.assertFalse(backend.set("key"))
+                self.assertFalse(backend.batch_set(keys, [torch.ones(1)]))
+                self.assertIsNone(backend.get("key", "text"))
+                self.assertIsNone(backend.get("key"))
+                self.assertEqual(backend.batch_get(keys, [torch.ones(1)]), [None, None])
+        self.assertEqual(self.open_pages(mha_pool()).batch_exists(keys), 2)
+
     def test_error_handling_odd_keys(self) -> None:
         """Nothing leaves the folder, and keys that look alike stay apart."""
         backend = self.open()
