@@ -20,8 +20,8 @@ class _Tensor(Protocol):
     def numel(self) -> int: ...
     def element_size(self) -> int: ...
 
-# Memory of the caller: a buffer object (bytearray, memoryview, numpy array; contiguous), a tensor, or
-# (address, bytes).
+# Memory of the caller: a buffer object (bytearray, memoryview, numpy array; contiguous), a tensor,
+# or (address, bytes).
 Memory = Any | _Tensor | tuple[int, int]
 # int64: an array (array.array("q"), numpy; contiguous), a tensor, or ints.
 Indices = Any | _Tensor | Sequence[int]
@@ -198,8 +198,9 @@ class Store:
         """Closes the store with what is open in it; a second close does nothing. Of a namespace,
         pool and region likewise.
 
-        New calls are refused from here on; those in flight are waited for, at most 2 s: Error(EBUSY)
-        after that, and it stays open. In a child that was forked the handle is only forgotten.
+        New calls are refused from here on; those in flight are waited for, at most 2 s:
+        Error(EBUSY) after that, and it stays open. In a child that was forked the handle is only
+        forgotten.
         """
     @property
     def closed(self) -> bool: ...
@@ -322,5 +323,5 @@ def config_describe(config: Mapping[str, Any] | ConfigText | None = None, *,
 def config_check(config: Mapping[str, Any] | ConfigText | None = None) -> None: ...
 def plugins(config: Mapping[str, Any] | ConfigText | None = None) -> list[dict[str, Any]]: ...
 def set_log(callback: Callable[[int, str], Any] | None, level: int = 2) -> None:
-    """callback(level, text): may come from any thread, must not call kvcellar (Error(EDEADLK)); what
-    it raises goes to sys.unraisablehook. Removed at exit."""
+    """callback(level, text): may come from any thread, must not call kvcellar (Error(EDEADLK)).
+    What it raises goes to sys.unraisablehook. Removed at exit."""
