@@ -194,15 +194,8 @@ class KvCellarStorage(HiCacheStorage):
                     lease.release_layout()
         for place, (pool, keys, indices) in enumerate(requests):
             if results[place] is None:
-                results[place] = self._bounce(op, pool, keys, indices, deadline, how)
+                results[place] = pool.bounced(self.store, op, keys, indices, deadline, **how)
         return results
-
-    def _bounce(
-        self, op: str, pool: HostPool, keys: list[str], indices: Any, deadline: Deadline, how: Any
-    ) -> list[bool]:
-        if op == "set" and self.backup_skip and pool.name != "mamba":
-            return [True] * len(keys)
-        return pool.bounced(self.store, op, keys, indices, deadline, **how)
 
     def _timeout(self, op: str) -> dict[str, int]:
         """Nothing where the configured time is short enough, which the library then takes."""
@@ -256,10 +249,13 @@ class KvCellarStorage(HiCacheStorage):
     @data_path(lambda key: False)
     def exists(self, key: str) -> bool:
         """Whether a KV page, or a tensor that set() stored, is there under this key."""
+        deadline = Deadline(self._settings.limits_ms)
         pool = self._registry.pools.get(KV)
         if pool is not None and self._prefix(pool, [key]):
             return True
-        return self._registry.tensor_namespace().exists(self._settings.tensor_pool, key) is not None
+        namespace, timeout_ms = self._registry.tensor_namespace(), deadline.timeout_ms("exists")
+        found = namespace.exists(self._settings.tensor_pool, key, timeout_ms=timeout_ms)
+        return found is not None
 
     @data_path(lambda keys: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
@@ -267,7 +263,8 @@ class KvCellarStorage(HiCacheStorage):
         pool = self._registry.pools.get(KV)
         if pool is not None:
             return self._prefix(pool, keys)
-        found = self._registry.tensor_namespace().exists_many(self._settings.tensor_pool, keys)
+        namespace, how = self._registry.tensor_namespace(), self._timeout("exists")
+        found = namespace.exists_many(self._settings.tensor_pool, keys, **how)
         return found.index(False) if False in found else len(found)
 
     def _prefix(self, pool: HostPool, keys: Sequence[str]) -> int:
@@ -289,46 +286,47 @@ class KvCellarStorage(HiCacheStorage):
         if not keys:
             return new_pool_transfer_result(0, {}, [])
         asked = list(pool_transfers or ())
-        present = self._present(keys, asked)
-        kv_pages = present[0].prefix_count
+        kv, sides = self._look(keys, asked)
+        kv_pages = kv.prefix_count
         hits: dict[Any, int] = {PoolName.KV: kv_pages} if kv_pages else {}
         restorable = list(range(1, kv_pages + 1))
         gates: list[tuple[bytes, str, int]] = []
-        for transfer, found in zip(asked, present[1:]):
+        for transfer, found in zip(asked, sides):
             if not restorable:
                 break
             policy = text_of(transfer.hit_policy)
             if policy == "block_groups":
                 boundary = _covered_pages(transfer, found, len(keys))
             else:
-                gate = (found.present[:kv_pages], policy, _window(transfer, policy))
-                boundary = kvcellar.policy_prefix([gate], kv_pages)
-                gates.append(gate)
+                present = bytes(kv_pages) if found is None else found.present[:kv_pages]
+                gates.append((present, policy, _window(transfer, policy)))
+                boundary = kvcellar.policy_prefix(gates[-1:], kv_pages)
                 restorable = kvcellar.policy_restorable(gates, kv_pages)
             if boundary:
                 hits[transfer.name] = boundary
         return new_pool_transfer_result(restorable[-1] if restorable else 0, hits, restorable)
 
-    def _present(self, keys: list[str], asked: Sequence[Any]) -> list[Any]:
-        """One exists result for KV, then one per transfer."""
+    def _look(self, keys: list[str], asked: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The exists result of KV and of each transfer's pool; None for those that have none."""
         how = self._timeout("exists")
         runs = [self._exists_transfer(self._kv(), keys, True, how)]
-        for transfer in asked:
-            pool = self._registry.pools.get(text_of(transfer.name))
+        places = []
+        for place, transfer in enumerate(asked):
+            name, policy = text_of(transfer.name), text_of(transfer.hit_policy)
+            pool = self._registry.pools.get(name)
             if pool is None:
-                text = f"pool {text_of(transfer.name)} is not registered"
-                self._reports.report(text, "batch_exists_v2: %s", text)
+                self._reports.report(name, "batch_exists_v2: pool %s is not registered", name)
                 continue
-            policy = text_of(transfer.hit_policy)
-            own = transfer.keys if policy == "block_groups" else None
-            stop = policy == "all_pages"
-            runs.append(self._exists_transfer(pool, own or keys, stop, how))
-        found = iter(self.store.run(runs))
-        results = [next(found)]
-        for transfer in asked:
-            known = text_of(transfer.name) in self._registry.pools
-            results.append(next(found) if known else _Absent(len(keys)))
-        return results
+            # Blocks of pages have keys of their own.
+            looked = transfer.keys if policy == "block_groups" else keys
+            if looked:
+                places.append(place)
+                runs.append(self._exists_transfer(pool, looked, policy == "all_pages", how))
+        found = self.store.run(runs)
+        sides: list[Any] = [None] * len(asked)
+        for place, result in zip(places, found[1:]):
+            sides[place] = result
+        return found[0], sides
 
     @staticmethod
     def _exists_transfer(pool: HostPool, keys: Any, stop: bool, how: dict[str, int]) -> Any:
@@ -521,27 +519,19 @@ class KvCellarStorage(HiCacheStorage):
         attempt("the store", self.store.close)
 
 
-class _Absent:
-    """The exists result of a pool that is not known."""
-
-    prefix_count = 0
-
-    def __init__(self, pages: int) -> None:
-        self.present = bytes(pages)
-
-
 def _window(transfer: Any, policy: str) -> int:
     """Pages that TRAILING_PAGES needs: as many as the transfer has keys."""
     return max(1, len(transfer.keys or ())) if policy == "trailing_pages" else 1
 
 
 def _covered_pages(transfer: Any, found: Any, span: int) -> int:
-    """BLOCK_GROUPS: FULL pages that the leading complete groups of keys stand for."""
-    block = int(getattr(transfer, "block_pages", 0) or 0)
-    group = int(getattr(transfer, "group_pages", 0) or 0) or block or 1
+    """BLOCK_GROUPS: the FULL pages that the leading complete groups of keys stand for."""
+    if found is None:
+        return 0
+    block, group = max(1, transfer.block_pages), max(1, transfer.group_pages)
     pages = len(found.present)
     covered = kvcellar.policy_prefix([(found.present, "block_groups", group)], pages)
-    return min(covered // group * (block or group), span)
+    return min(covered // group * block, span)
 
 
 def _where_of(store: Any) -> tuple[str, list[str]]:
