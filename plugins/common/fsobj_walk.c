@@ -106,31 +106,37 @@ static int walk_folder(struct fsobj_walk *walk, int folder_fd, struct walk_path 
 	return result;
 }
 
-/* The folder to begin with. Errors of the root itself are the walk's. */
+/* The folder to begin with. Errors of the root itself are the walk's. A kept handle of a folder that
+ * was removed, and perhaps made again, would list nothing. */
 static int walk_begin(struct fsobj_root *root, struct fsobj_walk *walk, struct walk_path *path)
 {
 	struct fsobj_folder top;
 	struct stat st;
-	int error = fsobj_folder_get(root, path->text, path->bytes, false, &top);
-	int fd;
+	bool gone = true;
+	int error = 0;
 
-	if (error != 0)
-		return path->bytes > 0 ? walk_unread(walk, path, error) : error;
-	fd = openat(top.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	error = fd < 0 || fstat(fd, &st) != 0 ? -errno : 0;
-	if (error == 0) {
-		path->device = st.st_dev;
-		error = walk_folder(walk, fd, path);
-	} else {
+	for (int attempt = 0; gone && attempt < 3; attempt++) {
+		int fd;
+
+		error = fsobj_folder_get(root, path->text, path->bytes, false, &top);
+		if (error != 0)
+			return path->bytes > 0 ? walk_unread(walk, path, error) : error;
+		fd = openat(top.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		error = fd < 0 || fstat(fd, &st) != 0 ? -errno : st.st_nlink == 0 ? -ENOENT : 0;
+		if (error == 0) {
+			path->device = st.st_dev;
+			error = walk_folder(walk, fd, path);
+			fsobj_folder_put(root, &top);
+			return error;
+		}
 		if (fd >= 0)
 			close(fd);
-		if (fsobj_folder_gone(root, &top, error))
-			error = 0;
-		else if (path->bytes > 0)
-			error = walk_unread(walk, path, error);
+		gone = fsobj_folder_gone(root, &top, error);
+		fsobj_folder_put(root, &top);
 	}
-	fsobj_folder_put(root, &top);
-	return error;
+	if (gone)
+		return 0;
+	return path->bytes > 0 ? walk_unread(walk, path, error) : error;
 }
 
 int fsobj_walk_run(struct fsobj_root *root, struct fsobj_walk *walk, const char *folder,

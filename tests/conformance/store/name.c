@@ -261,6 +261,37 @@ static void test_clear_takes_one_namespace(void **state)
 	keys_free(&keys);
 }
 
+/* The first clear takes the namespace's folder away, and what is stored then makes it again. */
+static void test_clear_again(void **state)
+{
+	struct kvc_namespace_params params = namespace_params("llama");
+	struct kvc_store *store = suite_open();
+	struct kvc_namespace *ns = namespace_must_open(store, &params);
+	struct kvc_result results[4];
+	struct cleared cleared;
+	struct pages pages;
+	struct keys keys;
+
+	(void)state;
+	keys_make(&keys, "again", 4);
+	pages_open_simple(&pages, ns, 4, 4096);
+	pages_fill_keys(&pages, keys.keys, 4);
+	(void)snprintf(cleared.id, sizeof(cleared.id), "%s",
+		       suite.nixl ? "llama" : kvc_namespace_id(ns));
+	for (int turn = 0; turn < 3; turn++) {
+		batch(store, &pages, KVC_SET, keys.keys, 4, 0, results);
+		expect_all(results, 4, KVC_OK);
+		clear(store, cleared.id, &cleared);
+		assert_int_equal(cleared.real.objects, 4);
+		batch(store, &pages, KVC_EXISTS, keys.keys, 4, 0, results);
+		expect_all(results, 4, KVC_MISS);
+	}
+	pages_close(&pages);
+	assert_int_equal(kvc_namespace_close(ns), 0);
+	store_must_close(store);
+	keys_free(&keys);
+}
+
 static void test_clear_of_what_is_not_there(void **state)
 {
 	struct kvc_clear_report report = { .size = sizeof(report) };
@@ -280,6 +311,7 @@ struct tests name_tests(void)
 		cmocka_unit_test(test_where_pages_lie),
 		cmocka_unit_test(test_names_of_nixl),
 		cmocka_unit_test(test_clear_takes_one_namespace),
+		cmocka_unit_test(test_clear_again),
 		cmocka_unit_test(test_clear_of_what_is_not_there),
 	};
 
