@@ -8,7 +8,7 @@ two are those of SGLang, with the operations of `shim/sgl_kernel` below them.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 POISON = 0xAA
 """What host memory is filled with before a get: a byte that was not read stays visible."""
 
-DEVICE_TOKENS = 1024
+DEVICE_TOKENS = 512
 
 LAYOUT_AND_IO = (
     ("layer_first", "kernel"),
@@ -41,6 +41,12 @@ LAYOUT_AND_IO = (
 """The combinations of host layout and copy operation that SGLang's pools have.
 
 Only MHA pools have page_head; Mamba pools have page_first and page_first_direct."""
+
+
+def randomise(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Fills all bytes of a contiguous tensor, also with what are no numbers of its type."""
+    raw = tensor.view(torch.uint8).view(-1)
+    torch.randint(0, 256, raw.shape, dtype=torch.uint8, generator=generator, out=raw)
 
 
 @dataclass
@@ -57,7 +63,6 @@ class PoolPair:
     layers: int
     row_axis: int = 0
     row_tokens: int = 1
-    free_pages: list[int] = field(default_factory=list)
 
     @property
     def page_tokens(self) -> int:
@@ -78,10 +83,7 @@ class PoolPair:
         """Puts random bytes that follow from the seed into all of the device pool."""
         generator = torch.Generator().manual_seed(seed)
         for buffer in self.buffers:
-            noise = torch.randint(
-                0, 256, (buffer.numel() * buffer.element_size(),), generator=generator
-            )
-            buffer.view(torch.uint8).view(-1).copy_(noise.to(torch.uint8))
+            randomise(buffer, generator)
 
     def backup(self, host_indices: torch.Tensor, device_indices: torch.Tensor, io: str) -> None:
         """Copies device -> host by SGLang's operation `io`."""
@@ -140,13 +142,9 @@ class PoolPair:
         """Every page but those named is still POISON."""
         named = {int(first) // self.page_tokens for first in token_indices[:: self.page_tokens]}
         others = [page for page in range(self.page_count) if page not in named]
-        firsts = torch.tensor(others) * self.page_tokens
-        for page, data in zip(others, self.host_pages(_expand(firsts, self.page_tokens))):
-            assert data.count(POISON) == len(data), f"{self.name}: page {page} was written to"
-
-
-def _expand(firsts: torch.Tensor, page_tokens: int) -> torch.Tensor:
-    return (firsts.view(-1, 1) + torch.arange(page_tokens).view(1, -1)).reshape(-1)
+        for page in others:
+            data = self.host.get_data_page(page * self.page_tokens, flat=True).view(torch.uint8)
+            assert bool((data == POISON).all()), f"{self.name}: page {page} was written to"
 
 
 @dataclass
@@ -212,7 +210,7 @@ def make_mla(
 ) -> PoolPair:
     """An MLA pool. `aligned`: a page is a multiple of 4096 bytes."""
     page = page or (64 if aligned else 16)
-    tokens = max(tokens, 64 * page)
+    tokens = max(tokens, 32 * page)
     device = memory_pool.MLATokenToKVPool(tokens, page, dtype, 128, 64, layers, "cpu", False)
     return PoolPair(
         PoolName.KV, device, _mla_host(device, layout, page), list(device.kv_buffer), layers
@@ -235,7 +233,7 @@ def _mla_host(device: Any, layout: str, page: int) -> MLATokenToKVPoolHost:
     )
 
 
-def make_mamba(layout: str, *, aligned: bool = True, slots: int = 64) -> PoolPair:
+def make_mamba(layout: str, *, aligned: bool = True, slots: int = 32) -> PoolPair:
     """Mamba states: temporal and two conv states; one slot is one page."""
     generator = torch.Generator().manual_seed(0)
     temporal_shape, conv_shapes = ((8, 16, 16), ((512, 4), (512, 4)))
@@ -258,7 +256,7 @@ def make_mamba(layout: str, *, aligned: bool = True, slots: int = 64) -> PoolPai
 def make_dsa(layout: str, *, page: int = 64, layers: int = 2) -> tuple[PoolPair, PoolPair]:
     """A DSA pool: latent KV, and the indexer's keys, which ride on the same pages."""
     device = memory_pool.DSATokenToKVPool(
-        size=64 * page,
+        size=32 * page,
         page_size=page,
         dtype=torch.bfloat16,
         kv_lora_rank=512,

@@ -22,6 +22,7 @@ from pools import (
     make_mamba,
     make_mha,
     make_mla,
+    randomise,
     side_transfer,
     storage_config,
 )
@@ -92,8 +93,7 @@ class Pages:
             indices = pool.pages(count, seed=2)
             generator = torch.Generator().manual_seed(seed + number)
             for tensor in pool.host_tensors():
-                raw = tensor.view(torch.uint8)
-                raw.copy_(torch.randint(0, 256, raw.shape, generator=generator).to(torch.uint8))
+                randomise(tensor, generator)
             self.sources.append(indices)
         self.expected = [
             pool.host_pages(indices) for pool, indices in zip(cache.pools, self.sources)

@@ -41,6 +41,7 @@ from sglang.test.kits.unified_radix_cache.config import CacheConfig  # noqa: E40
 from sglang.test.kits.unified_radix_cache.storage import (  # noqa: E402
     UnifiedRadixCacheStorageFixtures,
 )
+from pools import randomise  # noqa: E402
 from subjects import Subject  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -140,8 +141,8 @@ class Trees(UnifiedRadixCacheStorageFixtures, unittest.TestCase):
     def runTest(self) -> None:
         """unittest wants one; pytest's functions call the steps."""
 
-    def build(self, seed: int | None = None) -> tuple[Any, Any, Any]:
-        """A tree with empty pools, attached to the store: tree, allocator, request pool."""
+    def build(self, seed: int, *, metrics: bool = False) -> tuple[Any, Any, Any]:
+        """A tree with pools of random bytes, attached to the store: tree, allocator, requests."""
         patch = mock.patch.object(
             fixtures, "MHATokenToKVPool", self.model.make_pool or fixtures.MHATokenToKVPool
         )
@@ -161,6 +162,7 @@ class Trees(UnifiedRadixCacheStorageFixtures, unittest.TestCase):
         )
         args._mamba_cache_chunk_size = max(64, self.cfg.page_size)
         set_global_server_args_for_scheduler(args)
+        tree._enable_metrics_flag = metrics
         with self.subject.environ(self.roots):
             tree.init_hicache(args, tree.cache_init_params)
         self.addCleanup(fixtures.drop_hicache_atexit_pin, tree)
@@ -168,8 +170,7 @@ class Trees(UnifiedRadixCacheStorageFixtures, unittest.TestCase):
         self.addCleanup(self.release, tree)
         tree.write_through_threshold = 1 << 30  # no backup that the test did not ask for
         tree.load_back_threshold = 0
-        if seed is not None:
-            self.randomise(allocator, requests, seed)
+        self.randomise(allocator, requests, seed)
         return tree, allocator, requests
 
     @staticmethod
@@ -206,9 +207,7 @@ class Trees(UnifiedRadixCacheStorageFixtures, unittest.TestCase):
         generator = torch.Generator().manual_seed(seed)
         for tensors in self.device_tensors(allocator, requests).values():
             for tensor in tensors:
-                noise = torch.randint(0, 256, (tensor.numel() * tensor.element_size(),),
-                                      generator=generator)
-                tensor.view(torch.uint8).view(-1).copy_(noise.to(torch.uint8))
+                randomise(tensor, generator)
 
     def device_bytes(self, tree: Any, allocator: Any, requests: Any,
                      tokens: list[int]) -> dict[str, list[torch.Tensor]]:
@@ -401,29 +400,25 @@ def test_reset_beside_a_stalled_write(kvcellar: Any, roots: list[Path]) -> None:
 
 
 def test_statistics(kvcellar: Any, roots: list[Path]) -> None:
-    """get_stats() gives the scheduler what it takes: StorageMetrics, drained each time, or None."""
+    """What the scheduler collects: StorageMetrics, whose lists are drained by each call."""
     from sglang.srt.observability.metrics_collector import StorageMetrics
 
     with trees(MODELS["full"], "kernel", "page_first", kvcellar, roots) as it:
-        tree, allocator, requests = it.build(seed=7)
-        tree.enable_storage_metrics = True
-        tree.storage_metrics_collector = tree._storage_attachment._resolve_metrics_collector(
-            "dynamic", None
-        )
+        tree, allocator, requests = it.build(seed=7, metrics=True)
         tokens = it.sequence()
-        it.store(tree, allocator, requests, tokens)
-        it.prefetch(tree, "hit", tokens)
+        keys = it.store(tree, allocator, requests, tokens)
         backend = tree.cache_controller.storage_backend
-        keys = it._all_page_hashes(tree, fixtures.match_prefix(tree, tokens).last_device_node)
+        stats = backend.get_stats()
+        assert type(stats) is StorageMetrics
+        assert sum(stats.backup_pgs) == len(keys)
+        assert len(stats.backup_bandwidth) == len(stats.backup_pgs)
+        assert all(rate > 0 for rate in stats.backup_bandwidth)
         pool = tree.cache_controller.mem_pool_host
         indices = pool.alloc(len(tokens))
-        backend.get_stats()
         assert all(backend.batch_get_v1(keys, indices))
-        stats = backend.get_stats()
-        if stats is not None:
-            assert type(stats) is StorageMetrics
-            assert sum(stats.prefetch_pgs) == len(keys)
-            again = backend.get_stats()
-            assert again is None or not any((again.prefetch_pgs, again.backup_pgs))
         pool.free(indices)
-        tree.check_hicache_events()
+        tree.check_hicache_events()  # collects what the get has counted
+        stats = backend.get_stats()
+        assert not any((stats.prefetch_pgs, stats.backup_pgs, stats.prefetch_bandwidth))
+        assert all(backend.batch_get_v1(keys, indices))
+        assert sum(backend.get_stats().prefetch_pgs) == len(keys)

@@ -7,14 +7,14 @@ The numbers are those of tests/README.md; the C tests have the same situations b
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ from pools import (
     make_mamba,
     make_mha,
     make_mla,
+    randomise,
     side_transfer,
     storage_config,
 )
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 from subjects import SUBJECTS, stored_files
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -47,8 +49,7 @@ def write_pages(pool: PoolPair, indices: torch.Tensor, seed: int) -> list[bytes]
     """Random bytes that follow from the seed, in all of the host pool; what the pages then hold."""
     generator = torch.Generator().manual_seed(seed)
     for tensor in pool.host_tensors():
-        raw = tensor.view(torch.uint8)
-        raw.copy_(torch.randint(0, 256, raw.shape, generator=generator).to(torch.uint8))
+        randomise(tensor, generator)
     return pool.host_pages(indices)
 
 
@@ -154,22 +155,36 @@ def test_r13_mamba_states_are_written_by_every_rank(kvcellar: Any, roots: list[P
 # ---------------------------------------------------------------- R14, R15: identity
 
 
-def assert_apart(kvcellar: Any, roots: list[Path], pool: PoolPair,
+def serve(model: Path | str, **changes: Any) -> None:
+    """Publishes server arguments of this model, as a scheduler process does."""
+    arguments = ServerArgs(model_path="dummy", page_size=16, device="cpu", **changes)
+    arguments.model_path = str(model)
+    set_global_server_args_for_scheduler(arguments)
+
+
+def assert_apart(kvcellar: Any, roots: list[Path],
                  variants: list[tuple[PoolPair, dict[str, Any], dict[str, Any]]]) -> None:
-    """Every variant (pool, config fields, options) stores under the same keys and reads its own."""
+    """Every variant (pool, config fields, options) stores under the same keys and reads its own.
+
+    "kv_cache_dtype" among the options is a server argument of SGLang.
+    """
     keys = make_keys("apart", PAGES)
     expected = []
+
+    def opened(variant: PoolPair, fields: dict[str, Any], options: dict[str, Any]) -> Any:
+        options = dict(options)
+        serve("dummy", kv_cache_dtype=options.pop("kv_cache_dtype", "auto"))
+        return kvcellar.open(storage_config(**fields), HostCache(variant), roots, **options)
+
     for number, (variant, fields, options) in enumerate(variants):
         indices = variant.pages(PAGES, seed=2)
-        cache = HostCache(variant)
-        with kvcellar.open(storage_config(**fields), cache, roots, **options) as storage:
+        with opened(variant, fields, options) as storage:
             assert storage.batch_exists(keys) == 0, f"variant {number} sees another's pages"
             assert read_pages(storage, variant, keys) == [None] * PAGES
             expected.append(write_pages(variant, indices, seed=number))
             assert storage.batch_set_v1(keys, indices) == [True] * PAGES
     for number, (variant, fields, options) in enumerate(variants):
-        cache = HostCache(variant)
-        with kvcellar.open(storage_config(**fields), cache, roots, **options) as storage:
+        with opened(variant, fields, options) as storage:
             assert storage.batch_exists(keys) == PAGES
             assert read_pages(storage, variant, keys) == expected[number]
 
@@ -177,11 +192,13 @@ def assert_apart(kvcellar: Any, roots: list[Path], pool: PoolPair,
 def test_r14_other_weights_types_and_orders(kvcellar: Any, roots: list[Path]) -> None:
     """One served name: another identity, a dtype of half the size, another byte order: no hits."""
     pool = make_mha("page_first")
-    assert_apart(kvcellar, roots, pool, [
+    assert_apart(kvcellar, roots, [
         (pool, {}, {"identity": "revision 1"}),
         (pool, {}, {"identity": "revision 2"}),
-        (make_mha("page_first", dtype=torch.float8_e4m3fn), {}, {"identity": "revision 1"}),
-        (make_mha("page_first", dtype=torch.float8_e5m2), {}, {"identity": "revision 1"}),
+        (make_mha("page_first", dtype=torch.float8_e4m3fn), {},
+         {"identity": "revision 1", "kv_cache_dtype": "fp8_e4m3"}),
+        (make_mha("page_first", dtype=torch.float8_e5m2), {},
+         {"identity": "revision 1", "kv_cache_dtype": "fp8_e5m2"}),
         (make_mha("page_first", dtype=torch.float16), {}, {"identity": "revision 1"}),
         (make_mha("page_first_direct"), {}, {"identity": "revision 1"}),
         (make_mha("page_head"), {}, {"identity": "revision 1"}),
@@ -195,15 +212,6 @@ def make_model(folder: Path, weights: bytes) -> Path:
         '{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     (folder / "model.safetensors").write_bytes(weights)
     return folder
-
-
-def serve(model: Path) -> None:
-    """Publishes server arguments of this model, as a scheduler process does."""
-    from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-
-    arguments = ServerArgs(model_path="dummy", page_size=16, device="cpu")
-    arguments.model_path = str(model)
-    set_global_server_args_for_scheduler(arguments)
 
 
 def test_r14_weights_updated_under_the_same_name(kvcellar: Any, scratch: Path) -> None:
@@ -260,7 +268,7 @@ def test_r14_no_identity_is_said(kvcellar: Any, roots: list[Path],
 def test_r15_tenants(kvcellar: Any, roots: list[Path]) -> None:
     """Tenant and model name are fields of their own: what joins to the same text stays apart."""
     pool = make_mha("page_first")
-    assert_apart(kvcellar, roots, pool, [
+    assert_apart(kvcellar, roots, [
         (pool, {"model_name": "bc"}, {"tenant": "a"}),
         (pool, {"model_name": "c"}, {"tenant": "ab"}),
         (pool, {"model_name": "abc"}, {}),
@@ -348,7 +356,7 @@ def test_r24_hit_policies_as_hicachefile_has_them(kvcellar: Any, scratch: Path) 
     seen: set[int] = set()
     with kvcellar.open(storage_config(), cache, roots) as ours, \
             SUBJECTS["file"].open(storage_config(), cache, file_roots) as theirs:
-        for trial in range(150):
+        for trial in range(80):
             keys = make_keys(f"trial {trial}", TRIAL_PAGES)
             for pool in cache.pools:
                 chance = draw.choice([0.0, 0.5, 0.8, 0.95, 1.0])
@@ -488,7 +496,13 @@ def test_r32_close_beside_calls(kvcellar: Any, roots: list[Path]) -> None:
 
 
 class Spinner:
-    """A Python thread that never stops computing, as SGLang's scheduler does."""
+    """A Python thread that never stops computing, as SGLang's scheduler does.
+
+    INTERVAL_S: who wants the interpreter back from it has to wait for so long. Nobody else is made to
+    give it up within a call, so that the thread runs only while a call has released the interpreter.
+    """
+
+    INTERVAL_S = 0.5
 
     def __init__(self) -> None:
         self.turns = 0
@@ -500,22 +514,34 @@ class Spinner:
             self.turns += 1
 
     def __enter__(self) -> Spinner:
+        self.interval = sys.getswitchinterval()
+        sys.setswitchinterval(self.INTERVAL_S)
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop = True
         self.thread.join()
+        sys.setswitchinterval(self.interval)
+
+    def hand_overs(self, calls: list[Callable[[], Any]]) -> int:
+        """How often a call gives the interpreter away: the times that it has to wait for it.
+
+        A busy machine can only make a call look longer: the least of several equal calls counts.
+        """
+
+        def once(call: Callable[[], Any]) -> int:
+            started = time.monotonic()
+            call()
+            return int((time.monotonic() - started) / self.INTERVAL_S)
+
+        return min(once(call) for call in calls)
 
 
 @pytest.mark.parametrize("operation", ("read", "write", "stat"))
 def test_r34_the_interpreter_runs_during_io(kvcellar: Any, roots: list[Path],
                                             operation: str) -> None:
-    """I/O that takes a third of a second: a busy Python thread goes on meanwhile.
-
-    With an endless switch interval nobody is made to give the interpreter up: the thread can run
-    only if the call has released it.
-    """
+    """I/O that takes a third of a second: a busy Python thread goes on meanwhile."""
     pool = make_mha("page_first")
     keys = make_keys("r34", PAGES)
     indices = pool.pages(PAGES, seed=2)
@@ -527,83 +553,36 @@ def test_r34_the_interpreter_runs_during_io(kvcellar: Any, roots: list[Path],
             "stat": lambda: storage.batch_exists(keys),
             "read": lambda: storage.batch_get_v1(keys, indices),
         }
-        if operation != "write":
+        if operation == "read":
             assert all(calls["write"]())
-        interval = sys.getswitchinterval()
         with Spinner() as spinner:
-            try:
-                sys.setswitchinterval(1000.0)
-                before = spinner.turns
-                started = time.monotonic()
-                calls[operation]()
-                took = time.monotonic() - started
-                turns = spinner.turns - before
-                spinner.stop = True
-            finally:
-                sys.setswitchinterval(interval)
-    assert took >= 0.3, "the fault plugin has not delayed anything"
-    assert turns > 10_000
-
-
-class TurnTaker:
-    """A Python thread that counts how often it gets the interpreter.
-
-    A turn lasts longer than the I/O of a call, and the switch interval is endless: the caller gets
-    the interpreter back at the end of the turn, so that each turn is one release by the caller.
-    """
-
-    TURN_S = 0.1
-
-    def __init__(self) -> None:
-        self.turns = 0
-        self.stop = False
-        self.thread = threading.Thread(target=self.take)
-
-    def take(self) -> None:
-        while not self.stop:
-            self.turns += 1
-            end = time.monotonic() + self.TURN_S
-            while time.monotonic() < end and not self.stop:
-                pass
-            time.sleep(0.002)  # the interpreter is free: the caller, who waits for it, gets it
-
-    def during(self, call: Any) -> int:
-        """Turns that a call gives away."""
-        before = self.turns
-        call()
-        return self.turns - before
-
-    def __enter__(self) -> TurnTaker:
-        self.interval = sys.getswitchinterval()
-        sys.setswitchinterval(1000.0)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop = True
-        sys.setswitchinterval(self.interval)
-        self.thread.join()
+            before = spinner.turns
+            calls[operation]()
+            turns = spinner.turns - before
+        counts = storage.store.stats()["operations"]
+    assert turns > 10_000, counts
 
 
 @pytest.mark.parametrize("layout", ("page_first", "layer_first"))
 def test_r34_one_hand_over_per_call(kvcellar: Any, roots: list[Path], layout: str) -> None:
-    """The interpreter is given up once in a call at most, whether it is of 1 page or of 128."""
-    many = 128
+    """The interpreter is given away once in a call at most, whether it is of 1 page or of 128."""
+    many, runs = 128, 3
     pool = make_mha(layout, page=2, tokens=1024, layers=2)
-    keys = make_keys("hand-over", many)
     indices = pool.pages(many, seed=2)
-    tokens = pool.page_tokens
-    with kvcellar.open(storage_config(), HostCache(pool), roots) as storage:
-        write_pages(pool, indices, seed=1)
-        turns: dict[tuple[str, int], int] = {}
-        with TurnTaker() as taker:
-            for operation, count in product(("set", "exists", "get"), (1, many)):
-                some, rows = keys[-count:], indices[-count * tokens:]
-                call = {
-                    "set": lambda: storage.batch_set_v1(some, rows),
-                    "exists": lambda: storage.batch_exists(some),
-                    "get": lambda: storage.batch_get_v1(some, rows),
-                }[operation]
-                turns[operation, count] = taker.during(call)
-    assert max(turns.values()) <= 1, turns
-    assert all(storage_calls <= 1 for storage_calls in turns.values())
+    write_pages(pool, indices, seed=1)
+    plugin = {"mem": {"active": True}}  # no I/O that could take half a second
+    counts: dict[tuple[str, int], int] = {}
+    with kvcellar.open(storage_config(), HostCache(pool), roots, plugin=plugin) as storage, \
+            Spinner() as spinner:
+        for count in (1, many):
+            rows = indices[: count * pool.page_tokens]
+            keys = [make_keys(f"hand-over {count} {run}", count) for run in range(runs)]
+            for operation, call in (
+                ("set", lambda some: storage.batch_set_v1(some, rows)),
+                ("exists", storage.batch_exists),
+                ("get", lambda some: storage.batch_get_v1(some, rows)),
+            ):
+                calls = [functools.partial(call, some) for some in keys]
+                counts[operation, count] = spinner.hand_overs(calls)
+            assert all(storage.batch_exists(some) == count for some in keys)
+    assert max(counts.values()) <= 1, counts
