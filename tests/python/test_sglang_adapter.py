@@ -463,8 +463,8 @@ def test_switch_interval_is_put_back(make):
 
 
 def test_r12_ranks_have_their_own_pages(make):
-    """MHA: tp 4 x pp 2 x cp 2 set one key with different bytes; each reads its own. MLA: shared over
-    tp, not over pp and cp."""
+    """MHA: tp 4 x pp 2 x cp 2 set one key with different bytes; each reads its own. MLA: shared
+    over tp, not over pp and cp."""
     places = [(tp, pp, cp) for tp in range(4) for pp in range(2) for cp in range(2)]
 
     def at(place, mla):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KvCellarStorage over SGLang's real host pools: every layout and kind, head groups, side pools, hit
-policies against SGLang's own file backend, tensors. Needs sglang and torch; no GPU, no model."""
+"""KvCellarStorage over SGLang's real host pools: every layout and kind, head groups, side pools,
+hit policies against SGLang's own file backend, tensors. Needs sglang and torch."""
 
 import os
 import random
@@ -262,7 +262,7 @@ def heads_of(pool, page, first, count):
 
 
 def test_tp_lcm_pages_are_found_by_other_tp_sizes(make):
-    """Written at tp 2, read at tp 4 and tp 1, with tp_lcm_size 4 and 4 heads in all; and onwards."""
+    """Written at tp 2, read at tp 4 and tp 1, with tp_lcm_size 4 and 4 heads in all."""
     def at(tp_size, rank):
         heads = 4 // tp_size
         pool = P.mha("page_head", heads=heads, dtype=torch.float16)

@@ -55,8 +55,11 @@ class HostPool:
         self.marker_buffer: Any = None
         self._bounce = threading.local()
 
-    def open(self, namespace: Any, dtype: str | None, per_rank: bool | None, bare: bool) -> None:
-        """Opens the library's pools; all of them or none. bare: markers have bytes (nixl naming)."""
+    def open(
+        self, namespace: Any, dtype: str | None, per_rank: bool | None, marker_bytes: int
+    ) -> None:
+        """Opens the library's pools; all of them or none. marker_bytes: of a page without bytes
+        as another program stores it; 0 for a key alone."""
         plan = self.plan
         common: dict[str, Any] = {
             "byte_order": plan.byte_order,
@@ -65,7 +68,7 @@ class HostPool:
             "copy_mode": plan.copy_mode,
         }
         if plan.kind == pools.MARKER:
-            self._open_marker(namespace, common, bare)
+            self._open_marker(namespace, common, marker_bytes)
             return
         self.flat = namespace.pool(self.name, plan.part_dicts(with_memory=False), **common)
         if plan.kind != pools.MEMORY:

@@ -78,7 +78,8 @@ def derive(args: Any | None) -> str:
             if str(draft) != str(model_path):
                 _add_model(hash_, str(draft), draft_revision, dummy)
     except OSError as error:
-        raise UnknownIdentity(f"{error.filename or model_path}: {error.strerror or error}") from None
+        name = error.filename or model_path
+        raise UnknownIdentity(f"{name}: {error.strerror or error}") from None
     return f"sglang-1:{hash_.hexdigest()}"
 
 

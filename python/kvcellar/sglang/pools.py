@@ -230,7 +230,7 @@ def _extent(tensor: Any) -> tuple[int, int]:
 
 
 def _check_inside(plan: Plan) -> None:
-    """Every byte of every page lies in the pool's tensors; else the addresses were misunderstood."""
+    """Every byte of every page lies in the pool's tensors; else they were misunderstood."""
     if not plan.regions:
         return
     last = plan.page_count - 1
@@ -425,7 +425,7 @@ def _plan_copy(pool: Any, base: Plan) -> Plan:
 
 
 def _with_groups(pool: Any, plan: Plan, groups: int) -> Plan:
-    """The plan with its parts split into head groups, checked against what the pool says of them."""
+    """The plan with its parts split into head groups, checked against what the pool says."""
     if getattr(pool, "layout", "") != "page_head":
         raise NoPlan("head groups need the layout page_head")
     split = getattr(pool, "get_split_heads_page_buffer_meta", None)

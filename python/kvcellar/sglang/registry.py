@@ -40,7 +40,7 @@ class Registry:
         self._lock = threading.RLock()
 
     def open_anchor(self, host_pool: Any) -> HostPool:
-        """Opens the namespace, then the pool "kv". Raises when one is refused: nothing is open then."""
+        """Opens the namespace, then the pool "kv". When one is refused nothing is open."""
         with self._lock:
             self.close()
             try:
@@ -214,7 +214,7 @@ class Registry:
 
 
 def attempt(what: str, close: Callable[[], None]) -> None:
-    """Closes something on the way down, where nothing is left to do about an error but to say so."""
+    """Closes something on the way down, where an error can only be told."""
     try:
         close()
     except kvcellar.Error as error:

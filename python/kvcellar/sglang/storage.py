@@ -96,7 +96,7 @@ class KvCellarStorage(HiCacheStorage):
         """The anchor pool: opens the namespace and the pool "kv". Raises kvcellar.Error when either
         is refused; then nothing of it is left behind."""
         if self._calls.closed:
-            raise kvcellar.ConfigError(errno.EINVAL, "register_mem_pool_host: the storage is closed")
+            raise kvcellar.ConfigError(errno.EINVAL, "the storage is closed: no pool is registered")
         pool = self._registry.open_anchor(mem_pool_host)
         self.mem_pool_host = mem_pool_host
         plugin, roots = _where_of(self.store)
@@ -444,7 +444,8 @@ class KvCellarStorage(HiCacheStorage):
             for i, good in zip(pages, ok):
                 done[i] = good
         if others:
-            move = self._registry.tensor_namespace().get_many if op == "get" else self._registry.tensor_namespace().put_many
+            namespace = self._registry.tensor_namespace()
+            move = namespace.get_many if op == "get" else namespace.put_many
             errors = move(
                 self._settings.tensor_pool,
                 [keys[i] for i in others],

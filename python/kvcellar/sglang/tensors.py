@@ -52,7 +52,8 @@ def _of_buffer(value: Any, *, writable: bool) -> Memory:
     except TypeError:
         raise TensorError(f"{type(value).__name__} is no tensor, buffer or address") from None
     if not view.c_contiguous or (writable and view.readonly):
-        raise TensorError(f"the memory of this {type(value).__name__} is not contiguous or read-only")
+        kind = type(value).__name__
+        raise TensorError(f"the memory of this {kind} is not contiguous, or read-only")
     return Memory(0, view.nbytes, value, value)
 
 
