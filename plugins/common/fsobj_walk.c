@@ -106,8 +106,8 @@ static int walk_folder(struct fsobj_walk *walk, int folder_fd, struct walk_path 
 	return result;
 }
 
-/* The folder to begin with. Errors of the root itself are the walk's. A kept handle of a folder that
- * was removed, and perhaps made again, would list nothing. */
+/* The folder to begin with. Errors of the root itself are the walk's. A kept handle of a folder
+ * that was removed, and perhaps made again, would list nothing. */
 static int walk_begin(struct fsobj_root *root, struct fsobj_walk *walk, struct walk_path *path)
 {
 	struct fsobj_folder top;
