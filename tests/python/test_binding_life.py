@@ -280,6 +280,22 @@ print("ready", flush=True)
     assert "Fatal" not in done.stderr and "Segmentation" not in done.stderr
 
 
+def test_the_log_callback_is_removed_before_the_end() -> None:
+    done = run_python("""
+import atexit, kvcellar
+from binding import mem
+lines = []
+def last():
+    before = len(lines)
+    kvcellar.Store(mem()).namespace("x")
+    print(before > 0, len(lines) - before)
+atexit.register(last)
+kvcellar.set_log(lambda level, text: lines.append(text), 3)
+kvcellar.Store(mem()).namespace("x")
+""")
+    assert done.stdout == "True 0\n", done.stderr
+
+
 def test_the_module_may_be_made_twice() -> None:
     """Another module object has types of its own; objects of one are not the other's."""
     done = run_python("""
