@@ -336,6 +336,26 @@ def test_unregistered_side_pool(kvcellar: Any, roots: list[Path]) -> None:
         assert storage.batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
 
 
+def test_statistics(kvcellar: Any, roots: list[Path]) -> None:
+    """get_stats(): pages and rate of each batch since the last call; nothing unless asked for."""
+    pool = make_mha("page_first")
+    keys = make_keys("statistics", PAGES)
+    host = backed_up(pool, "kernel")[1]
+    with kvcellar.open(storage_config(), HostCache(pool), roots) as storage:
+        assert storage.get_stats() is None
+    with kvcellar.open(storage_config(enable_storage_metrics=True), HostCache(pool), roots) as storage:
+        assert all(storage.batch_set_v1(keys, host))
+        assert storage.batch_get_v1([*keys[:4], "missing"], host[: 5 * pool.page_tokens])[:4]
+        assert not any(storage.batch_get_v1(make_keys("none", 2), host[: 2 * pool.page_tokens]))
+        stats = storage.get_stats()
+        assert (stats.backup_pgs, stats.prefetch_pgs) == ([PAGES], [4])
+        assert [len(stats.backup_bandwidth), len(stats.prefetch_bandwidth)] == [1, 1]
+        assert stats.backup_bandwidth[0] > 0 and stats.prefetch_bandwidth[0] > 0
+        stats = storage.get_stats()
+        assert not any((stats.backup_pgs, stats.prefetch_pgs, stats.backup_bandwidth,
+                        stats.prefetch_bandwidth))
+
+
 HEADS, HEAD_GROUPS = 8, 4
 
 

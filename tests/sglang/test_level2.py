@@ -11,6 +11,7 @@ import contextlib
 import logging
 import queue
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import make_roots
 from pools import PoolPair, make_mha, make_mla
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
@@ -218,37 +220,43 @@ def test_root_removed(kvcellar: Any, roots: list[Path]) -> None:
         it.assert_works()
 
 
-@pytest.mark.skipif("os.geteuid() != 0", reason="mounts need root")
-def test_root_read_only(kvcellar: Any, scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Remounted read-only while the server runs: backups fail and say so once, hits still hit."""
-    import subprocess
-
-    root = scratch / "mounted"
-    root.mkdir(mode=0o700)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "tmpfs", root], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is refused: {mounted.stderr.decode().strip()}")
+@contextlib.contextmanager
+def read_only(folder: Path, mount_point: Path) -> Iterator[None]:
+    """Mounts a folder at another place, read-only there. Skips the test where that is refused."""
+    bind = subprocess.run(["mount", "--bind", folder, mount_point], capture_output=True, text=True)
+    if bind.returncode != 0:
+        pytest.skip(f"mounting is refused: {bind.stderr.strip()}")
     try:
-        with controller(kvcellar, [root]) as it:
-            stored = it.backup(40)
-            subprocess.run(["mount", "-o", "remount,ro", root], check=True)
-            with caplog.at_level(logging.WARNING):
-                refused = it.backup(10, first_token=300_000)
-                it.backup(10, first_token=400_000)
-            assert refused.completed_tokens == 0
-            told = [r for r in caplog.records if "read-only" in r.getMessage().lower()]
-            assert len(told) == 1, [record.getMessage() for record in caplog.records]
-            operation = it.query(stored.tokens)
-            assert operation.storage_hit_count == 40 * PAGE
-            indices, completed = it.fetch(operation)
-            assert completed == 40 * PAGE
-            assert it.pool.host_pages(indices) == stored.pages
-            subprocess.run(["mount", "-o", "remount,rw", root], check=True)
-            it.assert_works()
+        subprocess.run(["mount", "-o", "remount,bind,ro", mount_point], check=True)
+        yield
     finally:
-        subprocess.run(["umount", root], check=True)
+        subprocess.run(["umount", mount_point], check=True)
+
+
+def told_of_refused_writes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records
+            if record.levelno >= logging.WARNING and "read-only" in record.getMessage().lower()]
+
+
+def test_read_only_mount(kvcellar: Any, scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cache that others fill: hits hit, backups fail, and one line says why."""
+    folder, mount_point = make_roots(scratch, 2)
+    with controller(kvcellar, [folder]) as writer:
+        stored = writer.backup(40)
+    files = stored_files(folder)
+    with read_only(folder, mount_point), caplog.at_level(logging.WARNING), \
+            controller(kvcellar, [mount_point]) as it:
+        for first_token in (300_000, 400_000):
+            assert it.backup(10, first_token).completed_tokens == 0
+        it.pool.poison_host()
+        operation = it.query(stored.tokens)
+        assert operation.storage_hit_count == 40 * PAGE
+        indices, completed = it.fetch(operation)
+        assert completed == 40 * PAGE
+        assert it.pool.host_pages(indices) == stored.pages
+        assert it.threads_alive()
+    assert stored_files(folder) == files
+    assert len(told_of_refused_writes(caplog)) == 1, told_of_refused_writes(caplog)
 
 
 def faults(rules: str, **options: Any) -> dict[str, Any]:
@@ -290,19 +298,46 @@ def test_one_write_fails(kvcellar: Any, roots: list[Path]) -> None:
         it.assert_works()
 
 
+def test_writes_refused_from_some_time_on(kvcellar: Any, roots: list[Path],
+                                          caplog: pytest.LogCaptureFixture) -> None:
+    """EROFS while the server runs: what is stored hits, backups fail, and one line says why."""
+    options = faults("write error=EROFS name=*.kv.* after=40")
+    with caplog.at_level(logging.WARNING), controller(kvcellar, roots, **options) as it:
+        stored = it.backup(40)
+        for first_token in (300_000, 400_000):
+            assert it.backup(10, first_token).completed_tokens == 0
+        operation = it.query(stored.tokens)
+        indices, completed = it.fetch(operation)
+        assert completed == 40 * PAGE
+        assert it.pool.host_pages(indices) == stored.pages
+        assert it.threads_alive()
+    assert len(told_of_refused_writes(caplog)) == 1, told_of_refused_writes(caplog)
+
+
 @pytest.mark.parametrize("effect", ("error=EIO", "short=4096", "corrupt"))
-def test_one_read_fails(kvcellar: Any, roots: list[Path], effect: str) -> None:
-    """A read that fails, stops short or brings a wrong bit ends the prefix there."""
-    with controller(kvcellar, roots, **faults(f"read {effect} name=*.kv.* nth=21")) as it:
+def test_one_page_cannot_be_read(kvcellar: Any, roots: list[Path], effect: str) -> None:
+    """A page that fails, stops short or has a wrong bit whenever it is read ends the prefix."""
+    bad = 20
+    key = get_storage_hash_str(list(range(40 * PAGE)), None, page_size=PAGE)[bad]
+    with controller(kvcellar, roots, **faults(f"read {effect} name=*{key}*")) as it:
         backup = it.backup(40)
         it.pool.poison_host()
         operation = it.query(backup.tokens)
         assert operation.storage_hit_count == 40 * PAGE
         indices, completed = it.fetch(operation)
-        assert completed < 40 * PAGE and completed % PAGE == 0
-        good = completed // PAGE
-        assert it.pool.host_pages(indices)[:good] == backup.pages[:good]
+        assert completed == bad * PAGE
+        assert it.pool.host_pages(indices)[:bad] == backup.pages[:bad]
         it.assert_works()
+
+
+def test_wrong_bit_that_is_not_stored(kvcellar: Any, roots: list[Path]) -> None:
+    """A bit that is wrong in one read alone: the page is read again and right."""
+    with controller(kvcellar, roots, **faults("read corrupt name=*.kv.* nth=21")) as it:
+        backup = it.backup(40)
+        it.pool.poison_host()
+        indices, completed = it.fetch(it.query(backup.tokens))
+        assert completed == 40 * PAGE
+        assert it.pool.host_pages(indices) == backup.pages
 
 
 def test_every_stat_fails(kvcellar: Any, roots: list[Path]) -> None:

@@ -410,7 +410,8 @@ def test_statistics(kvcellar: Any, roots: list[Path]) -> None:
         backend = tree.cache_controller.storage_backend
         stats = backend.get_stats()
         assert type(stats) is StorageMetrics
-        assert sum(stats.backup_pgs) == len(keys)
+        # The tree itself may have written the node too, as soon as it was on the host.
+        assert set(stats.backup_pgs) == {len(keys)}
         assert len(stats.backup_bandwidth) == len(stats.backup_pgs)
         assert all(rate > 0 for rate in stats.backup_bandwidth)
         pool = tree.cache_controller.mem_pool_host
