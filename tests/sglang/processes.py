@@ -42,7 +42,7 @@ def require_entry_point() -> None:
 
 
 def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of an SGLang process: CPU, no model hub, the stand-in for sgl_kernel, kvcellar.
+    """The environment of an SGLang process: CPU, no model hub, the shim, kvcellar.
 
     What this process has set for kvcellar or SGLang's storage backends is left out, `variables` are
     put in. TMPDIR is a folder in `folder`, so that nothing of a run is left anywhere else.

@@ -120,7 +120,7 @@ def test_two_ranks_then_one_with_split_heads(
 def test_replicas_share_what_they_store(
     model: Path, scratch: Path, store: Path, expected: list[int]
 ) -> None:
-    """Data parallel: the rank of a replica is in no name, and the plugin is in its processes too."""
+    """Data parallel: no name has a replica's rank, and the plugin is in its processes too."""
     arguments = with_store(store)
     first, _ = run(scratch, model, arguments, until_stored=120)
     second, log = run(scratch, model, arguments | {"dp_size": 2}, variables=TWO_RANKS)

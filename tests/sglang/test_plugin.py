@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point by which SGLang takes the name kvcellar: what it hooks, and what it leaves alone."""
+"""The entry point by which SGLang takes the name kvcellar: what it hooks and what it does not."""
 
 from __future__ import annotations
 

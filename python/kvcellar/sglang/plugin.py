@@ -4,8 +4,8 @@
 SGLang calls load() in each of its processes: the entry point `kvcellar` of the group
 `sglang.srt.plugins`. It registers two hooks with SGLang's HookRegistry:
 
-- after ServerArgs.add_cli_args, `kvcellar` is one more choice of the option, whose choices are fixed
-  in SGLang; Engine(hicache_storage_backend="kvcellar") needs nothing, it checks no choices;
+- after ServerArgs.add_cli_args, `kvcellar` is one more choice of the option, whose choices are
+  fixed in SGLang; Engine(hicache_storage_backend="kvcellar") needs nothing, it checks no choices;
 - around HiCacheController.attach_storage_backend, which both a start with the option and the
   attach endpoint reach, the name becomes SGLang's `dynamic` backend with interface_v1 and the class
   KvCellarStorage. The name stays what was asked for everywhere else: server arguments, the status
@@ -54,8 +54,8 @@ def load() -> None:
         missing = [f"sglang.srt.plugins.hook_registry ({_text_of(error)})"]
     if missing:
         logger.warning(
-            "kvcellar: SGLang %s has changed, the name '%s' will not work as %s: %s. Use the backend "
-            "'dynamic' instead, with backend_name '%s', module_path '%s', class_name '%s' and "
+            "kvcellar: SGLang %s has changed, the name '%s' will not work as %s: %s. Use the "
+            "backend 'dynamic' instead, with backend_name '%s', module_path '%s', class_name '%s' and "
             "interface_v1 1 in its extra config.",
             _sglang_version(), NAME, OPTION, "; ".join(missing), *BACKEND.values(),
         )
