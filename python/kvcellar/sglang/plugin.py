@@ -55,8 +55,8 @@ def load() -> None:
     if missing:
         logger.warning(
             "kvcellar: SGLang %s has changed, the name '%s' will not work as %s: %s. Use the "
-            "backend 'dynamic' instead, with backend_name '%s', module_path '%s', class_name '%s' and "
-            "interface_v1 1 in its extra config.",
+            "backend 'dynamic' instead, with backend_name '%s', module_path '%s', class_name '%s' "
+            "and interface_v1 1 in its extra config.",
             _sglang_version(), NAME, OPTION, "; ".join(missing), *BACKEND.values(),
         )
 
