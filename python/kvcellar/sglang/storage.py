@@ -466,19 +466,25 @@ class KvCellarStorage(HiCacheStorage):
     @data_path(lambda _: False)
     def _clear(self, _: None) -> bool:
         cleared = True
-        for namespace in self._registry.namespaces():
+        for name in self._clear_names():
             try:
-                report = namespace.clear()
+                report = self.store.clear(name)
             except kvcellar.Error as error:
                 if error.errno == errno.ENOENT:  # nothing of it was ever stored
                     continue
                 raise
             logger.info(
                 "kvcellar: cleared %s: %d objects, %d bytes, %d could not be removed",
-                namespace.id, report["objects"], report["bytes"], report["failed"],
+                name, report["objects"], report["bytes"], report["failed"],
             )  # fmt: skip
             cleared = cleared and not report["failed"]
         return cleared
+
+    def _clear_names(self) -> list[str]:
+        """The namespaces; with HiCacheNixl's names, which have none, what tells the model in them."""
+        if self._settings.peer_naming:
+            return [(self.storage_config.model_name or "").replace("/", "-")]
+        return [namespace.id for namespace in self._registry.namespaces()]
 
     def get_stats(self) -> Any:
         """SGLang's StorageMetrics with what happened since the last call: pages and GiB/s of each
