@@ -146,7 +146,7 @@ CASES = [
     # HiCacheNixl stores these side pools under names that its own exists does not ask for (swa), or
     # raises (dsa): there is nothing to agree with.
     and not (layout == "layer_first" and kind in ("swa", "dsa") and not direct_io)
-    and (count == 3 or layout in ("page_first", "layer_first"))
+    and (kind == "mha" or count == (3 if layout in ("page_first_direct", "page_head") else 1))
 ]
 
 
