@@ -426,8 +426,8 @@ KVC_API int kvc_namespace_clear(struct kvc_store *store, const char *id, int dry
 KVC_API int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory,
 				struct kvc_region **out);
 
-/* kvc_memory_deregister - -EBUSY while a transfer of the store that began before is at work; open
- * pools in it may go on, without the registration. */
+/* kvc_memory_deregister - -EBUSY while a transfer of the store that began before the first call is
+ * at work; to be called again then. Open pools in it may go on, without the registration. */
 KVC_API int kvc_memory_deregister(struct kvc_region *region);
 
 /* How the pages of a pool lie in memory (docs/data-path.md has the shapes). */

@@ -63,8 +63,8 @@ static const struct kvcpy_spec start_spec = { "start", start_names, 1, 1, 1 };
 const char kvcpy_store_start_doc[] =
 	"start($self, /, transfers)\n--\n\n"
 	"The same as run() by the store's I/O threads; a Batch to wait for.\n\n"
-	"The memory that the transfers name has to stay until the batch is done. Error(EAGAIN): too\n"
-	"many batches are waiting.";
+	"The memory that the transfers name has to stay until the batch is done. Error(EAGAIN):\n"
+	"too many batches are waiting.";
 PyObject *kvcpy_store_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {
@@ -81,9 +81,11 @@ PyObject *kvcpy_store_start(PyObject *self, PyObject *const *args, Py_ssize_t na
 		Py_XDECREF((PyObject *)batch);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS rc =
-		kvc_batch_start(store->raw, batch->run->transfers, batch->run->count, &raw);
-	Py_END_ALLOW_THREADS if (rc >= 0) kvcpy_handle_set(&batch->handle, raw);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_batch_start(store->raw, batch->run->transfers, batch->run->count, &raw);
+	Py_END_ALLOW_THREADS
+	if (rc >= 0)
+		kvcpy_handle_set(&batch->handle, raw);
 	kvcpy_run_leave(store, batch->run);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)batch);
@@ -119,8 +121,10 @@ static int wait_slice(struct kvcpy_batch *batch, uint32_t timeout_ms)
 		return 1;
 	if (kvcpy_enter(&batch->handle))
 		return -1;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_batch_wait(batch->handle.raw, timeout_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(&batch->handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_batch_wait(batch->handle.raw, timeout_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(&batch->handle);
 	if (rc < 0)
 		kvcpy_raise(batch->handle.state, rc);
 	else if (rc)
@@ -210,8 +214,10 @@ static PyObject *batch_cancel(PyObject *self, PyObject *const *args, Py_ssize_t 
 		Py_RETURN_NONE;
 	if (kvcpy_enter(&batch->handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_batch_cancel(batch->handle.raw);
-	Py_END_ALLOW_THREADS kvcpy_leave(&batch->handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_batch_cancel(batch->handle.raw);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(&batch->handle);
 	if (rc < 0)
 		return kvcpy_raise(batch->handle.state, rc);
 	Py_RETURN_NONE;

@@ -37,10 +37,10 @@ static int load(struct kvcpy_state *state, PyObject *text, int format, struct kv
 			kvcpy_refuse_again(state, "config");
 		return -1;
 	}
-	Py_BEGIN_ALLOW_THREADS rc =
-		kvc_config_load_text(config, utf8, (size_t)bytes, format, "config");
-	Py_END_ALLOW_THREADS if (rc < 0)
-	{
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_config_load_text(config, utf8, (size_t)bytes, format, "config");
+	Py_END_ALLOW_THREADS
+	if (rc < 0) {
 		kvcpy_raise(state, rc);
 		return -1;
 	}
@@ -56,9 +56,10 @@ int kvcpy_config_make(struct kvcpy_state *state, PyObject *object, struct kvc_co
 	if (kvcpy_logging())
 		return kvcpy_raise_text(state->error, EDEADLK,
 					"the log callback may not call the library");
-	Py_BEGIN_ALLOW_THREADS rc = kvc_config_new(&config);
-	Py_END_ALLOW_THREADS if (rc < 0)
-	{
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_config_new(&config);
+	Py_END_ALLOW_THREADS
+	if (rc < 0) {
 		kvcpy_raise(state, rc);
 		return -1;
 	}
@@ -176,8 +177,11 @@ PyObject *kvcpy_config_check(PyObject *module, PyObject *const *args, Py_ssize_t
 	if (kvcpy_parse(&check_spec, args, nargs, kwnames, &value) ||
 	    kvcpy_config_make(state, value, &config))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_config_check(config);
-	Py_END_ALLOW_THREADS if (rc < 0) kvcpy_raise(state, rc);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_config_check(config);
+	Py_END_ALLOW_THREADS
+	if (rc < 0)
+		kvcpy_raise(state, rc);
 	kvc_config_free(config);
 	return rc < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A handle whose object died inside the log callback, where the library may not be called. */
+/* A handle whose object died inside the log callback, where the library may not be called, or while
+ * a transfer was using it. */
 struct kvcpy_orphan {
 	struct kvcpy_orphan *next;
 	const struct kvcpy_kind *kind;
@@ -92,20 +93,39 @@ static int refuse_logging(struct kvcpy_state *state)
 	return kvcpy_raise_text(state->error, EDEADLK, "the log callback may not call the library");
 }
 
-/* Oldest first: children died before their parents. One thread at a time does it. */
+static void append_orphan(struct kvcpy_state *state, struct kvcpy_orphan *orphan)
+{
+	struct kvcpy_orphan **last = &state->orphans;
+
+	while (*last)
+		last = &(*last)->next;
+	orphan->next = NULL;
+	*last = orphan;
+}
+
+/* Oldest first: children died before their parents. One thread at a time does it. What is still in
+ * use stays for the next time. */
 static void close_orphans(struct kvcpy_state *state)
 {
+	struct kvcpy_orphan *all = state->orphans;
+
 	if (state->closing_orphans)
 		return;
 	state->closing_orphans = true;
-	while (state->orphans) {
-		struct kvcpy_orphan *orphan = state->orphans;
+	state->orphans = NULL;
+	while (all) {
+		struct kvcpy_orphan *orphan = all;
+		int rc = 0;
 
-		state->orphans = orphan->next;
-		Py_BEGIN_ALLOW_THREADS if (orphan->pid == kvcpy_pid())(void)
-			orphan->kind->close(orphan->raw, KVCPY_DROP_MS);
-		free(orphan);
+		all = orphan->next;
+		Py_BEGIN_ALLOW_THREADS
+		if (orphan->pid == kvcpy_pid())
+			rc = orphan->kind->close(orphan->raw, 0);
 		Py_END_ALLOW_THREADS
+		if (rc < 0)
+			append_orphan(state, orphan);
+		else
+			free(orphan);
 	}
 	state->closing_orphans = false;
 }
@@ -113,14 +133,11 @@ static void close_orphans(struct kvcpy_state *state)
 static void add_orphan(const struct kvcpy_handle *handle, void *raw)
 {
 	struct kvcpy_orphan *orphan = malloc(sizeof(*orphan));
-	struct kvcpy_orphan **last = &handle->state->orphans;
 
 	if (!orphan)
 		return; /* open until the process ends */
 	*orphan = (struct kvcpy_orphan){ NULL, handle->kind, raw, handle->pid };
-	while (*last)
-		last = &(*last)->next;
-	*last = orphan;
+	append_orphan(handle->state, orphan);
 }
 
 int kvcpy_enter(struct kvcpy_handle *handle)
@@ -178,8 +195,10 @@ static int close_one(struct kvcpy_handle *handle, unsigned wait_ms)
 	handle->raw = NULL;
 	unlink_child(handle);
 	count_call(handle->parent);
-	Py_BEGIN_ALLOW_THREADS rc = handle->kind->close(raw, wait_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle->parent);
+	Py_BEGIN_ALLOW_THREADS
+	rc = handle->kind->close(raw, wait_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle->parent);
 	if (rc < 0)
 		kvcpy_handle_set(handle, raw);
 	return rc < 0 ? rc : 0;
@@ -223,8 +242,10 @@ static int pause_ms(void)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
 
-	Py_BEGIN_ALLOW_THREADS(void) nanosleep(&pause, NULL);
-	Py_END_ALLOW_THREADS return PyErr_CheckSignals();
+	Py_BEGIN_ALLOW_THREADS(void)
+	nanosleep(&pause, NULL);
+	Py_END_ALLOW_THREADS
+	return PyErr_CheckSignals();
 }
 
 static int close_waiting(struct kvcpy_handle *handle)
@@ -291,8 +312,12 @@ bool kvcpy_drop(struct kvcpy_handle *handle)
 		return false;
 	}
 	count_call(handle->parent);
-	Py_BEGIN_ALLOW_THREADS rc = handle->kind->close(raw, KVCPY_DROP_MS);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle->parent);
+	Py_BEGIN_ALLOW_THREADS
+	rc = handle->kind->close(raw, KVCPY_DROP_MS);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle->parent);
+	if (rc < 0)
+		add_orphan(handle, raw); /* its parent could never be closed otherwise */
 	return rc >= 0;
 }
 
@@ -337,8 +362,8 @@ const char kvcpy_handle_close_doc[] =
 	"close($self, /)\n--\n\n"
 	"Closes it, with everything that is open in it; a second close does nothing.\n\n"
 	"New calls are refused from here on, those in flight are waited for, at most 2 s:\n"
-	"Error(EBUSY) after that, and it stays open. In a child that was forked the handle is only\n"
-	"forgotten.";
+	"Error(EBUSY) after that, and it stays open. In a child that was forked the handle is\n"
+	"only forgotten.";
 PyObject *kvcpy_handle_close(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			     PyObject *kwnames)
 {

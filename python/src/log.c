@@ -50,12 +50,14 @@ static void replace(PyObject *callback, int level)
 	PyObject *former;
 
 	Py_XINCREF(callback);
-	Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&set_lock);
+	Py_BEGIN_ALLOW_THREADS
+	pthread_mutex_lock(&set_lock);
 	kvc_log_set(callback ? call : NULL, callback, level);
 	former = current;
 	current = callback;
 	pthread_mutex_unlock(&set_lock);
-	Py_END_ALLOW_THREADS Py_XDECREF(former);
+	Py_END_ALLOW_THREADS
+	Py_XDECREF(former);
 }
 
 /* Before the interpreter ends: a thread of the library that asked for the GIL then would never get
@@ -81,10 +83,10 @@ static const struct kvcpy_spec spec = { "set_log", names, 2, 2, 1 };
 const char kvcpy_set_log_doc[] =
 	"set_log($module, /, callback, level=2)\n--\n\n"
 	"Where the library's log lines go, for the whole process; None: nowhere (the default).\n\n"
-	"callback(level, text) gets lines up to `level`: 0 error, 1 warning, 2 info, 3 debug. It may\n"
-	"come from any thread, also while a call is in progress, and from several at once. It must\n"
-	"not call kvcellar: Error(EDEADLK). What it raises goes to sys.unraisablehook. When\n"
-	"set_log() returns, no other thread is inside the former callback. Only in the main\n"
+	"callback(level, text) gets lines up to `level`: 0 error, 1 warning, 2 info, 3 debug. It\n"
+	"may come from any thread, also while a call is in progress, and from several at once.\n"
+	"It must not call kvcellar: Error(EDEADLK). What it raises goes to sys.unraisablehook.\n"
+	"When set_log() returns, no other thread is inside the former callback. Only in the main\n"
 	"interpreter. At exit the callback is removed.";
 PyObject *kvcpy_set_log(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 			PyObject *kwnames)

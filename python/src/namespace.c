@@ -81,16 +81,16 @@ static int params_of(struct kvcpy_state *state, PyObject *const *values,
 
 const char kvcpy_store_namespace_doc[] =
 	"namespace($self, /, model_id=None, *, identity=None, tenant=None, dtype=None,\n"
-	"          page_tokens=64, is_mla=False, tp_size=1, tp_lcm_size=0, pp_size=1, cp_size=1,\n"
-	"          dcp_size=1, logical_page_tokens=0, tp_rank=0, pp_rank=0, cp_rank=0, dcp_rank=0,\n"
-	"          is_writer=None)\n--\n\n"
+	"page_tokens=64, is_mla=False, tp_size=1, tp_lcm_size=0, pp_size=1, cp_size=1,\n"
+	"dcp_size=1, logical_page_tokens=0, tp_rank=0, pp_rank=0, cp_rank=0, dcp_rank=0,\n"
+	"is_writer=None)\n--\n\n"
 	"Opens a namespace; several of the same identity may be open.\n\n"
 	"model_id: served model name. identity: which weights (revision, hashes); None: the\n"
-	"configuration's. tenant likewise. dtype: logical dtype of the cache. page_tokens: tokens per\n"
-	"page. is_mla: KV is the same on every tp rank and stored once. tp_lcm_size: pages are split\n"
-	"into that many head groups, so that other tp sizes find them. Ranks: this process's place.\n"
-	"is_writer: whether this rank stores replicated pages; None: tp_rank == dcp_rank.\n"
-	"ConfigError for what makes no sense.";
+	"configuration's. tenant likewise. dtype: logical dtype of the cache. page_tokens:\n"
+	"tokens per page. is_mla: KV is the same on every tp rank and stored once. tp_lcm_size:\n"
+	"pages are split into that many head groups, so that other tp sizes find them. Ranks:\n"
+	"this process's place. is_writer: whether this rank stores replicated pages; None:\n"
+	"tp_rank == dcp_rank. ConfigError for what makes no sense.";
 PyObject *kvcpy_store_namespace(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				PyObject *kwnames)
 {
@@ -112,8 +112,11 @@ PyObject *kvcpy_store_namespace(PyObject *self, PyObject *const *args, Py_ssize_
 	ns->is_mla = params.is_mla;
 	ns->is_writer = params.is_writer == KVC_YES ||
 			(params.is_writer == KVC_AUTO && params.tp_rank == params.dcp_rank);
-	Py_BEGIN_ALLOW_THREADS rc = kvc_namespace_open(store->raw, &params, &raw);
-	Py_END_ALLOW_THREADS if (rc >= 0) kvcpy_handle_set(&ns->handle, raw);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_namespace_open(store->raw, &params, &raw);
+	Py_END_ALLOW_THREADS
+	if (rc >= 0)
+		kvcpy_handle_set(&ns->handle, raw);
 	kvcpy_leave(store);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)ns);
@@ -151,8 +154,10 @@ static PyObject *namespace_usage(PyObject *self, PyObject *const *args, Py_ssize
 
 	if (kvcpy_parse(&usage_spec, args, nargs, kwnames, NULL) || kvcpy_enter(handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_namespace_usage(handle->raw, &bytes, &objects);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_namespace_usage(handle->raw, &bytes, &objects);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
 	return Py_BuildValue("(KK)", (unsigned long long)bytes, (unsigned long long)objects);

@@ -36,8 +36,8 @@ static const struct kvcpy_spec put_spec = { "put", put_names, 5, 3, 3 };
 const char kvcpy_object_put_doc[] =
 	"put($self, /, pool_name, key, data, *, overwrite=False, timeout_ms=0)\n--\n\n"
 	"Stores one object of any size. False: one of that size was there and was kept.\n\n"
-	"data: a buffer object, a CPU tensor or an (address, bytes) pair. Error(ENOSPC), (EACCES),\n"
-	"(EROFS), (ETIMEDOUT), ...";
+	"data: a buffer object, a CPU tensor or an (address, bytes) pair. Error(ENOSPC),\n"
+	"(EACCES), (EROFS), (ETIMEDOUT), ...";
 PyObject *kvcpy_object_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			   PyObject *kwnames)
 {
@@ -58,10 +58,11 @@ PyObject *kvcpy_object_put(PyObject *self, PyObject *const *args, Py_ssize_t nar
 		PyBuffer_Release(&view);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = kvc_object_put(handle->raw, target.pool_name, target.key,
-						   data.addr, (size_t)data.bytes, flags,
-						   target.timeout_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_put(handle->raw, target.pool_name, target.key, data.addr,
+			    (size_t)data.bytes, flags, target.timeout_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		kvcpy_raise(handle->state, rc);
 	PyBuffer_Release(&view);
@@ -79,10 +80,11 @@ static int read_into(struct kvcpy_handle *handle, const struct target *target, v
 {
 	int rc;
 
-	Py_BEGIN_ALLOW_THREADS rc = kvc_object_get(handle->raw, target->pool_name, target->key,
-						   memory, capacity, out_bytes, 0,
-						   target->timeout_ms);
-	Py_END_ALLOW_THREADS if (rc < 0 && rc != -ENOBUFS && rc != -ENOENT)
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_get(handle->raw, target->pool_name, target->key, memory, capacity,
+			    out_bytes, 0, target->timeout_ms);
+	Py_END_ALLOW_THREADS
+	if (rc < 0 && rc != -ENOBUFS && rc != -ENOENT)
 		kvcpy_raise(handle->state, rc);
 	return rc;
 }
@@ -157,8 +159,8 @@ static const struct kvcpy_spec into_spec = { "get_into", into_names, 4, 3, 3 };
 const char kvcpy_object_get_into_doc[] =
 	"get_into($self, /, pool_name, key, buffer, *, timeout_ms=0)\n--\n\n"
 	"Reads into writable memory; the payload's size, or None for a miss.\n\n"
-	"buffer: a buffer object, a CPU tensor or an (address, bytes) pair. Error(ENOBUFS) when the\n"
-	"object is larger, Error(EBADMSG) when it was damaged. After an error the buffer has\n"
+	"buffer: a buffer object, a CPU tensor or an (address, bytes) pair. Error(ENOBUFS) when\n"
+	"the object is larger, Error(EBADMSG) when it was damaged. After an error the buffer has\n"
 	"undefined bytes.";
 PyObject *kvcpy_object_get_into(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				PyObject *kwnames)
@@ -179,10 +181,11 @@ PyObject *kvcpy_object_get_into(PyObject *self, PyObject *const *args, Py_ssize_
 		PyBuffer_Release(&view);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = kvc_object_get(handle->raw, target.pool_name, target.key,
-						   buffer.addr, (size_t)buffer.bytes, &bytes, 0,
-						   target.timeout_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_get(handle->raw, target.pool_name, target.key, buffer.addr,
+			    (size_t)buffer.bytes, &bytes, 0, target.timeout_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0 && rc != -ENOENT)
 		kvcpy_raise(handle->state, rc);
 	PyBuffer_Release(&view);
@@ -211,9 +214,11 @@ PyObject *kvcpy_object_exists(PyObject *self, PyObject *const *args, Py_ssize_t 
 	    target_of(handle->state, values[0], values[1], values[2], &target) ||
 	    kvcpy_enter(handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_object_exists(handle->raw, target.pool_name, target.key,
-						      &bytes, target.timeout_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_exists(handle->raw, target.pool_name, target.key, &bytes,
+			       target.timeout_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
 	if (rc == 0)
@@ -237,9 +242,10 @@ PyObject *kvcpy_object_remove(PyObject *self, PyObject *const *args, Py_ssize_t 
 	    target_of(handle->state, values[0], values[1], values[2], &target) ||
 	    kvcpy_enter(handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc =
-		kvc_object_remove(handle->raw, target.pool_name, target.key, target.timeout_ms);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_remove(handle->raw, target.pool_name, target.key, target.timeout_ms);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
 	return PyBool_FromLong(rc);

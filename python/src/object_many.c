@@ -131,7 +131,8 @@ static int run(struct many *many, one_fn one)
 	if (kvcpy_enter(many->handle))
 		return -1;
 	if (many->count > 0) {
-		Py_BEGIN_ALLOW_THREADS run_each(many, one);
+		Py_BEGIN_ALLOW_THREADS
+		run_each(many, one);
 		Py_END_ALLOW_THREADS
 	}
 	kvcpy_leave(many->handle);
@@ -166,8 +167,8 @@ static const struct kvcpy_spec exists_spec = { "exists_many", exists_names, 3, 2
 
 const char kvcpy_object_put_many_doc[] =
 	"put_many($self, /, pool_name, keys, buffers, *, overwrite=False, timeout_ms=0)\n--\n\n"
-	"put() for each key and its buffer: one call, one release of the GIL. 0 or a positive errno\n"
-	"per key.\n\n"
+	"put() for each key and its buffer: one call, one release of the GIL. 0 or a positive\n"
+	"errno per key.\n\n"
 	"buffers: buffer objects, CPU tensors (contiguous) or (address, bytes) pairs. timeout_ms,\n"
 	"0: the configuration's, is the whole call's: what it does not reach has ETIMEDOUT.";
 PyObject *kvcpy_object_put_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -193,8 +194,8 @@ const char kvcpy_object_get_many_doc[] =
 	"get_many($self, /, pool_name, keys, buffers, *, timeout_ms=0)\n--\n\n"
 	"get_into() for each key: one call, one release of the GIL.\n\n"
 	"0 when exactly the buffer's size was stored and is in it; else a positive errno: ENOENT\n"
-	"for a miss, ENOBUFS and EMSGSIZE when more and when fewer bytes were stored, EBADMSG when\n"
-	"it was damaged. buffers and timeout_ms as in put_many().";
+	"for a miss, ENOBUFS and EMSGSIZE when more and when fewer bytes were stored, EBADMSG\n"
+	"when it was damaged. buffers and timeout_ms as in put_many().";
 PyObject *kvcpy_object_get_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				PyObject *kwnames)
 {

@@ -90,9 +90,9 @@ static const struct kvcpy_spec restorable_spec = { "policy_restorable", names, 2
 const char kvcpy_policy_prefix_doc[] =
 	"policy_prefix($module, /, pools, page_count)\n--\n\n"
 	"The longest prefix that every pool can restore, in pages.\n\n"
-	"pools: (present, policy, pages) each. present: bytes, 1 for each page that the pool has,\n"
-	"page_count of them. policy: all_pages; trailing_pages, only the last `pages` pages of the\n"
-	"prefix are needed; or block_groups, whole groups of `pages` pages. pages 0 is 1.";
+	"pools: (present, policy, pages) each. present: bytes, 1 for each page that the pool\n"
+	"has, page_count of them. policy: all_pages; trailing_pages, only the last `pages` pages\n"
+	"of the prefix are needed; or block_groups, whole groups of `pages` pages. pages 0 is 1.";
 PyObject *kvcpy_policy_prefix(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 			      PyObject *kwnames)
 {

@@ -26,7 +26,8 @@ static PyObject *run(struct kvcpy_pool *pool, const struct kvcpy_arguments *argu
 	work.transfer.pool = pool->handle.raw;
 	work.transfer.results = result->results;
 	if (kvcpy_work_waits(&work)) {
-		Py_BEGIN_ALLOW_THREADS rc = kvc_batch_run(store->raw, &work.transfer, 1);
+		Py_BEGIN_ALLOW_THREADS
+		rc = kvc_batch_run(store->raw, &work.transfer, 1);
 		Py_END_ALLOW_THREADS
 	} else {
 		rc = kvc_batch_run(store->raw, &work.transfer, 1);
@@ -147,8 +148,8 @@ static const struct kvcpy_spec where_spec = { "where", where_names, 1, 1, 1 };
 static const char pool_info_doc[] =
 	"info($self, /)\n--\n\n"
 	"page_bytes (payload of one page on this rank), object_bytes (stored size of the first\n"
-	"object), objects_per_page, zero_copy (no byte is copied), fingerprint, and reason (why not\n"
-	"zero copy, or '').";
+	"object), objects_per_page, zero_copy (no byte is copied), fingerprint, and reason (why\n"
+	"not zero copy, or '').";
 static PyObject *pool_info(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			   PyObject *kwnames)
 {

@@ -272,8 +272,11 @@ static struct kvcpy_pool *open_pool(struct kvcpy_handle *ns, const struct kvc_po
 		Py_DECREF((PyObject *)pool);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = kvc_pool_open(ns->raw, params, &raw);
-	Py_END_ALLOW_THREADS if (rc >= 0) kvcpy_handle_set(&pool->handle, raw);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_pool_open(ns->raw, params, &raw);
+	Py_END_ALLOW_THREADS
+	if (rc >= 0)
+		kvcpy_handle_set(&pool->handle, raw);
 	kvcpy_leave(ns);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)pool);
@@ -291,11 +294,11 @@ const char kvcpy_namespace_pool_doc[] =
 	"struct kvc_part; addresses are ints. layout: how pages lie in memory; with explicit the\n"
 	"parts say it (piece_bytes, ...), else they have the tensor's shape (token_count,\n"
 	"layer_count, head_count, head_bytes). page_count: pages that the memory holds; 0: from\n"
-	"token_count. page_tokens 0: the namespace's. per_rank: pages differ between tp ranks though\n"
-	"the namespace is MLA; None: only for mamba. token_indices: indices count tokens.\n"
-	"copy_mode: one object per page with a bare name (naming nixl). marker: keys without bytes.\n"
-	"owner: kept alive as long as the pool, such as the tensors whose memory it names.\n"
-	"ConfigError for what makes no sense.";
+	"token_count. page_tokens 0: the namespace's. per_rank: pages differ between tp ranks\n"
+	"though the namespace is MLA; None: only for mamba. token_indices: indices count tokens.\n"
+	"copy_mode: one object per page with a bare name (naming nixl). marker: keys without\n"
+	"bytes. owner: kept alive as long as the pool, such as the tensors whose memory it\n"
+	"names. ConfigError for what makes no sense.";
 PyObject *kvcpy_namespace_pool(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			       PyObject *kwnames)
 {

@@ -2,12 +2,20 @@
 /* Region: memory that is registered with a store. */
 #include "kvcpy.h"
 
+#include <errno.h>
 #include <structmember.h>
+#include <time.h>
 
+/* Transfers that began before are waited for; ones that begin now do not use it any more. */
 static int close_raw(void *raw, unsigned wait_ms)
 {
-	(void)wait_ms;
-	return kvc_memory_deregister(raw);
+	const struct timespec pause = { .tv_nsec = 1000000 };
+	const uint64_t deadline_ms = kvcpy_now_ms() + wait_ms;
+	int rc;
+
+	while ((rc = kvc_memory_deregister(raw)) == -EBUSY && kvcpy_now_ms() < deadline_ms)
+		(void)nanosleep(&pause, NULL);
+	return rc;
 }
 
 static const struct kvcpy_kind kind = { "region", close_raw };
@@ -22,9 +30,9 @@ static const struct kvcpy_choice kinds[] = {
 const char kvcpy_store_register_memory_doc[] =
 	"register_memory($self, /, addr, nbytes, *, kind='host', device=0)\n--\n\n"
 	"Registers memory that pools will use, once for all of them; until Region.close().\n\n"
-	"Not needed: transfers work from any host memory. addr: an int, data_ptr(). The memory has\n"
-	"to stay mapped as long as it is registered. Error(EEXIST) when it overlaps another region,\n"
-	"Error(ENOTSUP) when no root can move this kind of memory.";
+	"Not needed: transfers work from any host memory. addr: an int, data_ptr(). The memory\n"
+	"has to stay mapped as long as it is registered. Error(EEXIST) when it overlaps another\n"
+	"region, Error(ENOTSUP) when no root can move this kind of memory.";
 PyObject *kvcpy_store_register_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				      PyObject *kwnames)
 {
@@ -55,8 +63,11 @@ PyObject *kvcpy_store_register_memory(PyObject *self, PyObject *const *args, Py_
 		Py_XDECREF((PyObject *)region);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = kvc_memory_register(store->raw, &memory, &raw);
-	Py_END_ALLOW_THREADS if (rc >= 0) kvcpy_handle_set(region, raw);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_memory_register(store->raw, &memory, &raw);
+	Py_END_ALLOW_THREADS
+	if (rc >= 0)
+		kvcpy_handle_set(region, raw);
 	kvcpy_leave(store);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)region);

@@ -87,8 +87,10 @@ static int read_stats(struct kvcpy_handle *handle, struct kvc_stats *out)
 
 	if (kvcpy_enter(handle))
 		return -1;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_store_stats(handle->raw, out);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_store_stats(handle->raw, out);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		kvcpy_raise(handle->state, rc);
 	return rc < 0 ? -1 : 0;
@@ -108,9 +110,9 @@ static const struct kvcpy_choice formats[] = {
 const char kvcpy_store_stats_doc[] =
 	"stats($self, /)\n--\n\n"
 	"The counters since the store was opened, all roots together, by the names of struct\n"
-	"kvc_stats. operations: exists, get, set and remove, with calls, pages, bytes, statuses and\n"
-	"causes by name, latency_us_sum, and latency_us, the histogram: bucket i counts calls of\n"
-	"2^(i-1) up to less than 2^i microseconds.";
+	"kvc_stats. operations: exists, get, set and remove, with calls, pages, bytes, statuses\n"
+	"and causes by name, latency_us_sum, and latency_us, the histogram: bucket i counts\n"
+	"calls of 2^(i-1) up to less than 2^i microseconds.";
 PyObject *kvcpy_store_stats(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {
@@ -248,8 +250,8 @@ static const struct kvcpy_spec usage_spec = { "usage", usage_names, 1, 0, 0 };
 const char kvcpy_store_usage_doc[] =
 	"usage($self, /, *, recount=False)\n--\n\n"
 	"Space of each root: path, uuid, state, own_bytes and own_objects (of all namespaces),\n"
-	"total_bytes and free_bytes of its device (0: not known). recount: walk the roots and correct\n"
-	"the counters first.";
+	"total_bytes and free_bytes of its device (0: not known). recount: walk the roots and\n"
+	"correct the counters first.";
 PyObject *kvcpy_store_usage(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {
@@ -270,7 +272,8 @@ PyObject *kvcpy_store_usage(PyObject *self, PyObject *const *args, Py_ssize_t na
 	for (size_t i = 0; usage && i < room; i++)
 		usage[i].size = sizeof(usage[i]);
 	if (usage && count >= 0) {
-		Py_BEGIN_ALLOW_THREADS count = kvc_store_usage(handle->raw, recount, usage, room);
+		Py_BEGIN_ALLOW_THREADS
+		count = kvc_store_usage(handle->raw, recount, usage, room);
 		Py_END_ALLOW_THREADS
 	}
 	/* Paths are the store's: they end with it. */
@@ -340,8 +343,10 @@ PyObject *kvcpy_store_object_stat(PyObject *self, PyObject *const *args, Py_ssiz
 	    kvcpy_name(handle->state, values[0], "root", &root) ||
 	    kvcpy_name(handle->state, values[1], "path", &path) || kvcpy_enter(handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_object_stat(handle->raw, root, path, &detail);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_object_stat(handle->raw, root, path, &detail);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
 	return detail_dict(&detail);

@@ -125,7 +125,8 @@ PyObject *kvcpy_store_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
 	for (size_t i = 0; i < run.count; i++)
 		waits = waits || kvcpy_work_waits(work_at(&run, i));
 	if (waits) {
-		Py_BEGIN_ALLOW_THREADS rc = kvc_batch_run(store->raw, run.transfers, run.count);
+		Py_BEGIN_ALLOW_THREADS
+		rc = kvc_batch_run(store->raw, run.transfers, run.count);
 		Py_END_ALLOW_THREADS
 	} else {
 		rc = kvc_batch_run(store->raw, run.transfers, run.count);

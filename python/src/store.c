@@ -65,9 +65,10 @@ static int open_store(struct kvcpy_store *store, struct kvc_config *config, uint
 
 	if (read_timeouts(store->handle.state, config, store->timeouts_ms))
 		return -1;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_store_open(config, &params, &raw);
-	Py_END_ALLOW_THREADS if (rc < 0)
-	{
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_store_open(config, &params, &raw);
+	Py_END_ALLOW_THREADS
+	if (rc < 0) {
 		kvcpy_raise(store->handle.state, rc);
 		return -1;
 	}
@@ -116,8 +117,10 @@ PyObject *kvcpy_store_selftest(PyObject *self, PyObject *const *args, Py_ssize_t
 
 	if (kvcpy_parse(&selftest_spec, args, nargs, kwnames, NULL) || kvcpy_enter(handle))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS rc = kvc_store_selftest(handle->raw);
-	Py_END_ALLOW_THREADS kvcpy_leave(handle);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_store_selftest(handle->raw);
+	Py_END_ALLOW_THREADS
+	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
 	Py_RETURN_NONE;
@@ -166,11 +169,11 @@ static PyMemberDef members[] = {
 static const char doc[] =
 	"Store(config=None, *, read_only=False, selftest=True)\n--\n\n"
 	"A store: the plugin, the roots and the counters of one configuration.\n\n"
-	"config: a dict (keys as in the files); a text, TOML, JSON, YAML or '@path'; or None: the\n"
-	"defaults and the environment. read_only: nothing is changed, sets end in denied. selftest:\n"
-	"whether a test object is written and read on each root. ConfigError for a configuration\n"
-	"that is refused, Error for storage that cannot be used. Safe for threads. Use it as a\n"
-	"context manager, or close() it; one that is dropped is closed as well.";
+	"config: a dict (keys as in the files); a text, TOML, JSON, YAML or '@path'; or None:\n"
+	"the defaults and the environment. read_only: nothing is changed, sets end in denied.\n"
+	"selftest: whether a test object is written and read on each root. ConfigError for a\n"
+	"configuration that is refused, Error for storage that cannot be used. Safe for threads.\n"
+	"Use it as a context manager, or close() it; one that is dropped is closed as well.";
 
 static PyType_Slot slots[] = {
 	{ Py_tp_doc, (void *)(uintptr_t)doc },

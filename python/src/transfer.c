@@ -104,12 +104,13 @@ static const char doc[] =
 	"         depth=0, timeout_ms=0, stop_at_miss=False, overwrite=False)\n--\n\n"
 	"One operation on pages of one pool, for Store.run() and Store.start().\n\n"
 	"op: exists, get, set or remove. keys: str (as UTF-8) or bytes, in prefix order.\n"
-	"indices: page i is number indices[i * index_stride] of the pool, or begins at that token\n"
-	"with token_indices; int64, as buffer (array, numpy), contiguous CPU tensor, or sequence of\n"
-	"ints. They are copied here. buffers instead, for pools whose parts have no base: part j of\n"
-	"page i is buffers[i * part_count + j]; buffer objects, CPU tensors or (address, bytes)\n"
-	"pairs, held as long as the Transfer. parent: key of the page before keys[0]; depth: number\n"
-	"of pages before it. timeout_ms 0: the configuration's. It may be run any number of times.";
+	"indices: page i is number indices[i * index_stride] of the pool, or begins at that\n"
+	"token with token_indices; int64, as buffer (array, numpy), contiguous CPU tensor, or\n"
+	"sequence of ints. They are copied here. buffers instead, for pools whose parts have no\n"
+	"base: part j of page i is buffers[i * part_count + j]; buffer objects, CPU tensors or\n"
+	"(address, bytes) pairs, held as long as the Transfer. parent: key of the page before\n"
+	"keys[0]; depth: number of pages before it. timeout_ms 0: the configuration's. It may be\n"
+	"run any number of times.";
 
 static PyType_Slot slots[] = {
 	{ Py_tp_doc, (void *)(uintptr_t)doc },

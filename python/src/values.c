@@ -50,9 +50,10 @@ PyObject *kvcpy_text_of(struct kvcpy_state *state, kvcpy_text_fn fn, void *conte
 			return PyErr_NoMemory();
 		}
 		buffer = larger;
-		Py_BEGIN_ALLOW_THREADS rc = fn(context, buffer, bytes);
-		Py_END_ALLOW_THREADS if (rc < 0)
-		{
+		Py_BEGIN_ALLOW_THREADS
+		rc = fn(context, buffer, bytes);
+		Py_END_ALLOW_THREADS
+		if (rc < 0) {
 			free(buffer);
 			return kvcpy_raise(state, rc);
 		}

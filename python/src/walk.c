@@ -171,8 +171,8 @@ static const struct kvcpy_spec list_spec = { "list", list_names, 1, 1, 0 };
 const char kvcpy_store_list_doc[] =
 	"list($self, /, namespace=None)\n--\n\n"
 	"Every object of a namespace (its id), or of all, from every root: dicts with namespace,\n"
-	"name, root, path, stored_bytes, allocated_bytes, modified_ns, key and pool (None where the\n"
-	"name does not tell).";
+	"name, root, path, stored_bytes, allocated_bytes, modified_ns, key and pool (None where\n"
+	"the name does not tell).";
 PyObject *kvcpy_store_list(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			   PyObject *kwnames)
 {
@@ -312,8 +312,11 @@ PyObject *kvcpy_clear(struct kvcpy_handle *store, const char *id, bool dry_run)
 	PyObject *dict;
 	int rc;
 
-	Py_BEGIN_ALLOW_THREADS rc = kvc_namespace_clear(store->raw, id, dry_run, &report);
-	Py_END_ALLOW_THREADS if (rc < 0) kvcpy_raise(store->state, rc);
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_namespace_clear(store->raw, id, dry_run, &report);
+	Py_END_ALLOW_THREADS
+	if (rc < 0)
+		kvcpy_raise(store->state, rc);
 	if (rc < 0 && rc != -EIO)
 		return NULL;
 	if (rc == 0)
@@ -335,9 +338,9 @@ static const struct kvcpy_spec clear_spec = { "clear", clear_names, 2, 1, 1 };
 const char kvcpy_store_clear_doc[] =
 	"clear($self, /, namespace, *, dry_run=False)\n--\n\n"
 	"Removes the objects of one namespace, of all ranks and pools, and nothing else.\n\n"
-	"namespace: its id. objects, bytes and failed; dry_run: only counts. Error(ENOENT) when no\n"
-	"root has it; Error(EIO), with the numbers in its attribute report, when some could not be\n"
-	"removed.";
+	"namespace: its id. objects, bytes and failed; dry_run: only counts. Error(ENOENT) when\n"
+	"no root has it; Error(EIO), with the numbers in its attribute report, when some could\n"
+	"not be removed.";
 PyObject *kvcpy_store_clear(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {

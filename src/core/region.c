@@ -61,9 +61,10 @@ const struct kvc_region *kvc_regions_find(const struct kvc_regions *regions, con
 	return NULL;
 }
 
-/* With register_lock held: a snapshot with `add`, without `without`. -EBUSY: a run that holds on to
- * the present one may touch `without`. */
-static int publish(struct kvc_store *store, struct kvc_region *add, struct kvc_region *without)
+/* With register_lock held: a snapshot with `add`, without `without`, for the runs that begin from
+ * here on. */
+static int publish(struct kvc_store *store, struct kvc_region *add,
+		   const struct kvc_region *without)
 {
 	struct kvc_regions *old = store->regions;
 	const size_t count = old ? old->count : 0;
@@ -80,11 +81,6 @@ static int publish(struct kvc_store *store, struct kvc_region *add, struct kvc_r
 	if (add)
 		fresh->entries[fresh->count++] = add;
 	pthread_mutex_lock(&store->region_lock);
-	if (without && atomic_load_explicit(&without->uses, memory_order_acquire) > 0) {
-		pthread_mutex_unlock(&store->region_lock);
-		free(fresh);
-		return -EBUSY;
-	}
 	store->regions = fresh;
 	pthread_mutex_unlock(&store->region_lock);
 	drop(old);
@@ -132,22 +128,74 @@ static int check_memory(const struct kvc_store *store, const struct kvc_memory *
 	return 0;
 }
 
+/* *out is set when region is the same memory. */
+static int compare(struct kvc_region *region, const struct kvc_memory *memory,
+		   struct kvc_region **out)
+{
+	if (!overlaps(&region->memory, memory))
+		return 0;
+	if (region->memory.addr != memory->addr || region->memory.bytes != memory->bytes)
+		return kvc_fail(-EEXIST, "memory overlaps a region that is registered");
+	*out = region;
+	return 0;
+}
+
 /* With register_lock held: the same region again, or one that it overlaps. */
 static int find_existing(struct kvc_store *store, const struct kvc_memory *memory,
 			 struct kvc_region **out)
 {
 	struct kvc_regions *regions = store->regions;
+	int rc = 0;
 
 	*out = NULL;
-	for (size_t i = 0; regions && i < regions->count; i++) {
-		struct kvc_region *region = regions->entries[i];
+	for (size_t i = 0; !rc && regions && i < regions->count; i++)
+		rc = compare(regions->entries[i], memory, out);
+	for (struct kvc_region *region = store->withdrawn; !rc && region; region = region->next)
+		rc = compare(region, memory, out);
+	return rc;
+}
 
-		if (!overlaps(&region->memory, memory))
-			continue;
-		if (region->memory.addr != memory->addr || region->memory.bytes != memory->bytes)
-			return kvc_fail(-EEXIST, "memory overlaps a region that is registered");
-		*out = region;
+/*
+ * With register_lock held. A run uses all regions of the snapshot that it began with, so a region
+ * is taken out of the snapshot first, and deregistered when the last run that knew it has ended:
+ * runs that begin meanwhile cannot keep it busy for ever.
+ */
+static int withdraw(struct kvc_store *store, struct kvc_region *region)
+{
+	int rc;
+
+	if (region->is_withdrawn)
+		return 0;
+	rc = publish(store, NULL, region);
+	if (rc)
+		return rc;
+	region->is_withdrawn = true;
+	region->next = store->withdrawn;
+	store->withdrawn = region;
+	return 0;
+}
+
+static void unlink_withdrawn(struct kvc_store *store, struct kvc_region *region)
+{
+	struct kvc_region **at = &store->withdrawn;
+
+	while (*at != region)
+		at = &(*at)->next;
+	*at = region->next;
+	region->is_withdrawn = false;
+}
+
+/* With register_lock held: one more user; a region that was being deregistered comes back. */
+static int use_again(struct kvc_store *store, struct kvc_region *region)
+{
+	if (region->is_withdrawn) {
+		int rc = publish(store, region, NULL);
+
+		if (rc)
+			return rc;
+		unlink_withdrawn(store, region);
 	}
+	region->users++;
 	return 0;
 }
 
@@ -170,8 +218,9 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 	if (rc)
 		goto unlock;
 	if (region) {
-		region->users++;
-		*out = region;
+		rc = use_again(store, region);
+		if (!rc)
+			*out = region;
 		goto unlock;
 	}
 	region = calloc(1, sizeof(*region));
@@ -222,12 +271,12 @@ int kvc_memory_deregister(struct kvc_region *region)
 		region->users--;
 		goto unlock;
 	}
-	/* A run uses all regions of the snapshot that it began with. */
-	rc = publish(store, NULL, region);
-	if (rc == -EBUSY)
-		rc = kvc_fail(rc, "memory is in use by a transfer");
+	rc = withdraw(store, region);
+	if (!rc && atomic_load_explicit(&region->uses, memory_order_acquire) > 0)
+		rc = kvc_fail(-EBUSY, "memory is in use by a transfer");
 	if (rc)
 		goto unlock;
+	unlink_withdrawn(store, region);
 	if (region->registration)
 		(void)store->backend->module->ops.memory_deregister(store->backend->handle,
 								    region->registration);

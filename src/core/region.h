@@ -16,6 +16,8 @@ struct kvc_region {
 	uint64_t registration; /* 0: the plugin did not take it */
 	atomic_uint uses;      /* runs that may touch it */
 	uint32_t users;	       /* kvc_memory_register() calls; under the store's register_lock */
+	bool is_withdrawn;     /* from the snapshot: no new run sees it; under register_lock */
+	struct kvc_region *next;
 };
 
 /* Immutable but for its reference count. */

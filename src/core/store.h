@@ -33,6 +33,7 @@ struct kvc_store {
 	pthread_mutex_t register_lock; /* of registering; taken before region_lock */
 	pthread_mutex_t region_lock;   /* of the snapshot; nobody waits under it */
 	struct kvc_regions *regions;
+	struct kvc_region *withdrawn; /* being deregistered while runs use them; register_lock */
 
 	struct kvc_workers *workers; /* for started batches; made at the first */
 	pthread_mutex_t worker_lock;

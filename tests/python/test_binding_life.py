@@ -193,6 +193,27 @@ def test_close_gives_up_after_two_seconds() -> None:
         assert call.result().statuses == ["timeout"]
 
 
+def test_memory_that_died_while_a_transfer_used_it_does_not_keep_the_store_open() -> None:
+    with rig(fault("read stall_ms=2500 name=*.kv.*")) as it:
+        it.pool.set(["a"], [0])
+        region = it.store.register_memory(4096, 4096)
+        call = in_flight(it, timeout_ms=5000)
+        del region
+        assert it.store.stats()["host_registrations"] == 1
+        assert call.result().ok == [True]
+        it.store.close()
+        assert it.store.closed
+
+
+def test_memory_in_use_is_waited_for() -> None:
+    with rig(fault("read stall_ms=800 name=*.kv.*")) as it:
+        it.pool.set(["a"], [0])
+        with it.store.register_memory(4096, 4096):
+            call = in_flight(it)
+        assert it.store.stats()["host_registrations"] == 0
+        assert call.result().ok == [True]
+
+
 def test_while_one_thread_closes_others_are_refused() -> None:
     with rig(fault("read stall_ms=1200 name=*.kv.*")) as it:
         it.pool.set(["a"], [0])

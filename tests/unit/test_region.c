@@ -166,6 +166,40 @@ static void what_a_run_holds_stays(void **state)
 	assert_int_equal(kvc_memory_deregister(first), 0);
 }
 
+/* Runs that follow one another without a gap do not hold up the one who wants its memory back. */
+static void a_region_that_leaves_is_not_used_anew(void **state)
+{
+	struct kvc_region *region, *again, *other = NULL;
+	struct kvc_regions *before, *after;
+
+	(void)state;
+	assert_int_equal(add(0, 100, &region), 0);
+	before = kvc_regions_acquire(&fake->store);
+	assert_int_equal(kvc_memory_deregister(region), -EBUSY);
+	after = kvc_regions_acquire(&fake->store);
+	assert_null(kvc_regions_find(after, memory, 100));
+	assert_int_equal(kvc_memory_deregister(region), -EBUSY);
+	assert_int_equal(add(50, 100, &other), -EEXIST);
+	assert_null(other);
+	kvc_regions_release(before);
+	assert_int_equal(kvc_memory_deregister(region), 0);
+	kvc_regions_release(after);
+
+	/* Registered again meanwhile, it is there for both. */
+	assert_int_equal(add(0, 100, &region), 0);
+	before = kvc_regions_acquire(&fake->store);
+	assert_int_equal(kvc_memory_deregister(region), -EBUSY);
+	assert_int_equal(add(0, 100, &again), 0);
+	assert_ptr_equal(again, region);
+	after = kvc_regions_acquire(&fake->store);
+	assert_ptr_equal(kvc_regions_find(after, memory, 100), region);
+	kvc_regions_release(after);
+	kvc_regions_release(before);
+	assert_int_equal(kvc_memory_deregister(region), 0);
+	assert_int_equal(fake_counter(fake, KVC_COUNTER_HOST_REGISTRATIONS), 1);
+	assert_int_equal(kvc_memory_deregister(again), 0);
+}
+
 static atomic_bool ends;
 
 static void *runs(void *context)
@@ -238,6 +272,7 @@ int main(void)
 		TEST(a_plugin_that_refuses_is_no_failure),
 		TEST(only_what_lies_in_it_whole_is_found),
 		TEST(what_a_run_holds_stays),
+		TEST(a_region_that_leaves_is_not_used_anew),
 		TEST(deregistering_races_with_runs),
 		cmocka_unit_test(sized_structs_have_one_rule),
 	};
