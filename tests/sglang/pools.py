@@ -290,6 +290,20 @@ def make_logical(page: int = 16, pages: int = 64) -> PoolPair:
     return PoolPair(PoolName.KV, None, host, [torch.empty(page * pages)], 0)
 
 
+HEADS, HEAD_GROUPS = 8, 4
+"""Attention heads of a model, and the least common multiple of the tp sizes that serve it."""
+
+
+def fill_heads(pool: PoolPair, tp_rank: int, tp_size: int) -> None:
+    """Gives the device pool of a rank its share of the heads of one model-wide KV cache."""
+    generator = torch.Generator().manual_seed(3)
+    mine = slice(tp_rank * HEADS // tp_size, (tp_rank + 1) * HEADS // tp_size)
+    for buffer in pool.buffers:
+        rows, _, head_dim = buffer.shape
+        everything = torch.randn(rows, HEADS, head_dim, generator=generator)
+        buffer.copy_(everything[:, mine].to(buffer.dtype))
+
+
 def storage_config(**changes: Any) -> HiCacheStorageConfig:
     """What SGLang gives a storage class: one rank of one replica of model "org/model"."""
     fields: dict[str, Any] = {

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 import torch
 from pools import (
+    HEAD_GROUPS,
+    HEADS,
     LAYOUT_AND_IO,
     POISON,
     HostCache,
     PoolPair,
+    fill_heads,
     make_dsa,
     make_keys,
     make_logical,
@@ -354,19 +357,6 @@ def test_statistics(kvcellar: Any, roots: list[Path]) -> None:
         stats = storage.get_stats()
         assert not any((stats.backup_pgs, stats.prefetch_pgs, stats.backup_bandwidth,
                         stats.prefetch_bandwidth))
-
-
-HEADS, HEAD_GROUPS = 8, 4
-
-
-def fill_heads(pool: PoolPair, tp_rank: int, tp_size: int) -> None:
-    """Gives the device pool of a rank its share of the heads of one model-wide KV cache."""
-    generator = torch.Generator().manual_seed(3)
-    mine = slice(tp_rank * HEADS // tp_size, (tp_rank + 1) * HEADS // tp_size)
-    for buffer in pool.buffers:
-        rows, _, head_dim = buffer.shape
-        everything = torch.randn(rows, HEADS, head_dim, generator=generator)
-        buffer.copy_(everything[:, mine].to(buffer.dtype))
 
 
 def open_rank(kvcellar: Any, roots: list[Path], pool: PoolPair, tp_rank: int, tp_size: int) -> Any:

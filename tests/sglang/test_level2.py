@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_roots
-from pools import PoolPair, make_mha, make_mla
+from pools import HEAD_GROUPS, HEADS, PoolPair, fill_heads, make_mha, make_mla
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import STORAGE_BATCH_SIZE
 from sglang.srt.mem_cache.utils import get_storage_hash_str
+from sglang.srt.runtime_context import get_parallel
 from subjects import stored_files
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -103,8 +104,10 @@ class Backup:
 
 @contextlib.contextmanager
 def controller(subject: Any, roots: list[Path], *, kind: str = "mha", layout: str = "page_first",
-               io: str = "kernel", **options: Any) -> Iterator[Controller]:
-    pool = (make_mha if kind == "mha" else make_mla)(layout, page=PAGE, tokens=8192)
+               io: str = "kernel", geometry: dict[str, Any] | None = None,
+               **options: Any) -> Iterator[Controller]:
+    make_pool = make_mha if kind == "mha" else make_mla
+    pool = make_pool(layout, page=PAGE, tokens=8192, **(geometry or {}))
     pool.fill_device(seed=21)
     allocator = TokenToKVPoolAllocator(8192, torch.bfloat16, "cpu", pool.device, False)
     with subject.environ(roots):
@@ -157,6 +160,41 @@ def test_300_pages(subject: Any, roots: list[Path], kind: str, layout: str, io: 
         assert completed == PAGES * PAGE
         assert second.pool.host_pages(indices) == backup.pages
         assert second.threads_alive()
+
+
+@contextlib.contextmanager
+def rank_of(kvcellar: Any, roots: list[Path], tp_rank: int, tp_size: int) -> Iterator[Controller]:
+    """A controller of one rank, told the least common multiple of all tp sizes."""
+    sizes = {"tp_size": tp_size, "attn_tp_size": tp_size, "moe_tp_size": tp_size}
+    with get_parallel().override(tp_rank=tp_rank, attn_tp_rank=tp_rank, **sizes), \
+            controller(kvcellar, roots, layout="page_head", geometry={"heads": HEADS // tp_size},
+                       tp_lcm_size=HEAD_GROUPS) as it:
+        config = it.inner.storage_config
+        assert (config.tp_lcm_size, config.should_split_heads) == (
+            HEAD_GROUPS, tp_size < HEAD_GROUPS)
+        fill_heads(it.pool, tp_rank, tp_size)
+        yield it
+
+
+@pytest.mark.parametrize("reader_size", (1, 4))
+def test_other_tp_size(kvcellar: Any, roots: list[Path], reader_size: int) -> None:
+    """What two ranks have stored is found by one and by four, each with its own heads."""
+    count, writer_size = 20, 2
+    for tp_rank in range(writer_size):
+        with rank_of(kvcellar, roots, tp_rank, writer_size) as writer:
+            backup = writer.backup(count)
+            assert backup.completed_tokens == count * PAGE
+    for tp_rank in range(reader_size):
+        with rank_of(kvcellar, roots, tp_rank, reader_size) as reader:
+            device = reader.allocator.alloc(count * PAGE)  # the same rows as the writers'
+            want = reader.pool.rows(device)
+            reader.pool.poison_host()
+            indices, completed = reader.fetch(reader.query(backup.tokens))
+            assert completed == count * PAGE
+            elsewhere = reader.allocator.alloc(count * PAGE)
+            reader.pool.load(indices, elsewhere, "kernel")
+            for got_rows, want_rows in zip(reader.pool.rows(elsewhere), want, strict=True):
+                assert torch.equal(got_rows, want_rows)
 
 
 @pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
