@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of kvcellar below the real, unmodified SGLang, on a CPU.
 
-Level 1 (test_level1.py): SGLang's host pools and one storage instance. Level 2: the cache controller
-with its threads. Level 3: the radix tree, from insert to load back. Level 4 (test_engine*.py): an
-Engine with a model. Run by the Python of an environment that has SGLang (see CONTRIBUTING.md), with
+Level 1 (test_level1.py): SGLang's host pools and one storage instance. Level 2: the cache
+controller with its threads. Level 3: the radix tree, from insert to load back. Level 4
+(test_engine*.py): an Engine with a model. Run by the Python of an environment that has SGLang (see CONTRIBUTING.md), with
 the folder of the package `kvcellar` in PYTHONPATH.
 """
 
@@ -84,8 +84,8 @@ def make_roots(scratch: Path, count: int) -> list[Path]:
 def one_rank() -> Iterator[None]:
     """SGLang's process-wide state: server arguments of a dummy model, a single rank, and memory.
 
-    SGLang leaves 10 GB of a machine's free memory alone; the pools here are small, so that they get a
-    budget that does not depend on the machine.
+    SGLang leaves 10 GB of a machine's free memory alone; the pools here are small, so that they get
+    a budget that does not depend on the machine.
     """
     from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
     from sglang.srt.runtime_context import get_parallel

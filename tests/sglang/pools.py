@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's own KV pools on a CPU: device pools beside the host pools that mirror them.
 
-No model and no GPU is involved. A device pool on a CPU is ordinary memory, and the copies between the
-two are those of SGLang, with the operations of `shim/sgl_kernel` below them.
+No model and no GPU is involved. A device pool on a CPU is ordinary memory, and the copies between
+the two are those of SGLang, with the operations of `shim/sgl_kernel` below them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def randomise(tensor: torch.Tensor, generator: torch.Generator) -> None:
 class PoolPair:
     """One pool of HiCache: device memory, and the host pool that backs it up.
 
-    `buffers` are all device tensors, indexed by row along `row_axis`; a row holds `row_tokens` tokens.
+    `buffers` are all device tensors, indexed by row along `row_axis`; a row holds `row_tokens`
+    tokens.
     """
 
     name: PoolName
@@ -102,8 +103,8 @@ class PoolPair:
     def pages(self, count: int, seed: int = 0) -> torch.Tensor:
         """Token indices of `count` pages in random order; SGLang keeps page 0 for padding.
 
-        Pages of the lower half come from even seeds and those of the upper half from odd ones, so that
-        a source and a target do not overlap.
+        Pages of the lower half come from even seeds and those of the upper half from odd ones, so
+        that a source and a target do not overlap.
         """
         half = min(self.page_count, self.device_pages) // 2
         generator = torch.Generator().manual_seed(seed)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The storage classes that the tests put under SGLang, and how each is configured.
 
-kvcellar is what is tested. The other two are SGLang's own, unmodified: HiCacheNixl is the other side
-of the tests that share a directory, HiCacheFile the oracle of the hit policies. With `--subject` the
-first three levels run over one of them, which shows what the harness itself takes for granted.
+kvcellar is what is tested. The other two are SGLang's own, unmodified: HiCacheNixl is the other
+side of the tests that share a directory, HiCacheFile the oracle of the hit policies. With `--subject`
+the first three levels run over one of them, which shows what the harness takes for granted.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ class Subject:
                     os.environ[name] = value
 
     @contextlib.contextmanager
-    def open(self, config: Any, host_cache: Any, roots: list[Path], **options: Any) -> Iterator[Any]:
+    def open(
+        self, config: Any, host_cache: Any, roots: list[Path], **options: Any
+    ) -> Iterator[Any]:
         """A storage instance with all pools of `host_cache` registered, closed at the end.
 
-        config: a HiCacheStorageConfig, whose extra_config is replaced. options: keys of extra_config.
+        config: a HiCacheStorageConfig, whose extra_config is replaced. options: keys of
+        extra_config.
         """
         config.extra_config = self.options(roots, **options)
         with self.environ(roots):
@@ -104,7 +107,7 @@ class Kvcellar(Subject):
 
 
 class Nixl(Subject):
-    """HiCacheNixl. Its cleaner is off: it goes by how full the disk is and would empty the cache."""
+    """HiCacheNixl. Its cleaner is off: it goes by the whole disk, and would empty the cache."""
 
     name = "nixl"
     backend = "nixl"

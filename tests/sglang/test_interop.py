@@ -5,8 +5,8 @@ naming = "nixl". What either writes, the other reads; both make the same files."
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,8 @@ def test_files_of_another_size(scratch: Path, damage: str) -> None:
         pages.store(storage)
     [victim] = [p for p in stored_files(roots[0]) if re.match(pages.keys[2] + ".*_v$", p.name)]
     whole = victim.read_bytes()
-    victim.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "longer": whole * 2}[damage])
+    damaged = {"empty": b"", "half": whole[: len(whole) // 2], "longer": whole * 2}
+    victim.write_bytes(damaged[damage])
     with opened("kvcellar", "mha", cache, roots) as storage:
         assert storage.batch_exists(pages.keys) == 2
         target = cache.anchor.pages(PAGES, seed=5)

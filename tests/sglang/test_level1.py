@@ -346,7 +346,8 @@ def test_statistics(kvcellar: Any, roots: list[Path]) -> None:
     host = backed_up(pool, "kernel")[1]
     with kvcellar.open(storage_config(), HostCache(pool), roots) as storage:
         assert storage.get_stats() is None
-    with kvcellar.open(storage_config(enable_storage_metrics=True), HostCache(pool), roots) as storage:
+    config = storage_config(enable_storage_metrics=True)
+    with kvcellar.open(config, HostCache(pool), roots) as storage:
         assert all(storage.batch_set_v1(keys, host))
         assert storage.batch_get_v1([*keys[:4], "missing"], host[: 5 * pool.page_tokens])[:4]
         assert not any(storage.batch_get_v1(make_keys("none", 2), host[: 2 * pool.page_tokens]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level 2: the real HiCacheController with its backup and prefetch threads.
 
-300 pages are more than two of its batches of 128. What happens when the store fails is caused by the
-fault plugin and by what is done to the storage directory; the classes of SGLang stay as they are.
+300 pages are more than two of its batches of 128. What happens when the store fails is caused by
+the fault plugin and by what is done to the storage directory; SGLang's classes stay as they are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Controller:
         return self.inner.prefetch_hit_queue.get(timeout=WAIT_S)
 
     def fetch(self, operation: Any) -> tuple[torch.Tensor, int]:
-        """Store -> host of what a query has found: the host indices, and the tokens that arrived."""
+        """Store -> host of what a query has found: host indices, and the tokens that arrived."""
         host = self.pool.host
         operation.host_indices = host.alloc(operation.storage_hit_count)
         self.inner.prefetch_buffer.put(operation)
@@ -199,7 +199,7 @@ def test_other_tp_size(kvcellar: Any, roots: list[Path], reader_size: int) -> No
 
 @pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
 def test_page_lost_after_exists(kvcellar: Any, roots: list[Path], interface_v1: int) -> None:
-    """A file goes between the query and the fetch: the pages before it are used, the rest are not."""
+    """A file goes between query and fetch: the pages before it are used, the rest are not."""
     with controller(kvcellar, roots, interface_v1=interface_v1) as it:
         backup = it.backup(40)
         operation = it.query(backup.tokens)
@@ -244,7 +244,7 @@ def test_page_corrupt(kvcellar: Any, roots: list[Path]) -> None:
 
 
 def test_root_removed(kvcellar: Any, roots: list[Path]) -> None:
-    """The storage directory goes while the server runs: misses, and the next backup makes it anew."""
+    """The storage directory goes while the server runs: misses; the next backup makes it anew."""
     with controller(kvcellar, roots) as it:
         backup = it.backup(40)
         operation = it.query(backup.tokens)

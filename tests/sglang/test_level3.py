@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Level 3: the real UnifiedRadixCache with its hybrid controller, from insert to load back.
 
-A first tree: insert, backup to the host, write to the store. A second tree with empty pools over the
-same store: prefetch, match, load back to the device, compare; then a miss, detach, attach, clear. The
-trees and pools are built by the fixtures that SGLang ships for its own tests.
+A first tree: insert, backup to the host, write to the store. A second tree with other pools over
+the same store: prefetch, match, load back to the device, compare; then a miss, detach, attach, clear.
+The trees and pools are built by the fixtures that SGLang ships for its own tests.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import types
 import unittest
@@ -190,7 +189,7 @@ class Trees(UnifiedRadixCacheStorageFixtures, unittest.TestCase):
             )
 
     def device_tensors(self, allocator: Any, requests: Any) -> dict[str, list[torch.Tensor]]:
-        """All device memory by pool; rows of a tensor are tokens, slots (mamba) or pages (indexer)."""
+        """All device memory by pool; rows are tokens, slots (mamba) or pages (indexer)."""
         pool = allocator.get_kvcache()
         full = getattr(pool, "full_kv_pool", pool)
         tensors = {"kv": kv_tensors(full)}

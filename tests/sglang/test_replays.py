@@ -498,8 +498,8 @@ def test_r32_close_beside_calls(kvcellar: Any, roots: list[Path]) -> None:
 class Spinner:
     """A Python thread that never stops computing, as SGLang's scheduler does.
 
-    INTERVAL_S: who wants the interpreter back from it has to wait for so long. Nobody else is made to
-    give it up within a call, so that the thread runs only while a call has released the interpreter.
+    INTERVAL_S: who wants the interpreter back from it has to wait for so long. Nobody else is made
+    to give it up within a call, so that the thread runs only while a call has released it.
     """
 
     INTERVAL_S = 0.25
