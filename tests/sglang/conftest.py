@@ -3,8 +3,8 @@
 
 Level 1 (test_level1.py): SGLang's host pools and one storage instance. Level 2: the cache
 controller with its threads. Level 3: the radix tree, from insert to load back. Level 4
-(test_engine*.py): an Engine with a model. Run by the Python of an environment that has SGLang (see CONTRIBUTING.md), with
-the folder of the package `kvcellar` in PYTHONPATH.
+(test_engine*.py): an Engine with a model. Run by the Python of an environment that has SGLang (see
+CONTRIBUTING.md), with the folder of the package `kvcellar` in PYTHONPATH.
 """
 
 from __future__ import annotations

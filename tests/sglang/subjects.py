@@ -2,8 +2,8 @@
 """The storage classes that the tests put under SGLang, and how each is configured.
 
 kvcellar is what is tested. The other two are SGLang's own, unmodified: HiCacheNixl is the other
-side of the tests that share a directory, HiCacheFile the oracle of the hit policies. With `--subject`
-the first three levels run over one of them, which shows what the harness takes for granted.
+side of the tests that share a directory, HiCacheFile the oracle of the hit policies. With
+`--subject` levels 1 to 3 run over one of them, which shows what the harness takes for granted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Level 3: the real UnifiedRadixCache with its hybrid controller, from insert to load back.
 
 A first tree: insert, backup to the host, write to the store. A second tree with other pools over
-the same store: prefetch, match, load back to the device, compare; then a miss, detach, attach, clear.
-The trees and pools are built by the fixtures that SGLang ships for its own tests.
+the same store: prefetch, match, load back to the device, compare; then a miss, detach, attach,
+clear. The trees and pools are built by the fixtures that SGLang ships for its own tests.
 """
 
 from __future__ import annotations
