@@ -168,8 +168,8 @@ static const struct kvcpy_spec clear_spec = { "clear", clear_names, 1, 0, 0 };
 
 static const char namespace_clear_doc[] =
 	"clear($self, /, *, dry_run=False)\n--\n\n"
-	"Removes the namespace's objects, of all ranks and pools: Store.clear(id). With naming nixl,\n"
-	"whose files know no namespace, Store.clear() with the model's part of the file names.";
+	"Removes the namespace's objects, of all ranks and pools: Store.clear(id). With naming\n"
+	"nixl, whose files know no namespace: Store.clear() with the model's part of the names.";
 static PyObject *namespace_clear(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				 PyObject *kwnames)
 {
