@@ -71,13 +71,17 @@ static bool is_section_variable(const char *name, const struct kvc_section *sect
 static bool is_known_variable(const char *name, struct kvc_nearest *nearest,
 			      char best[KVC_PATH_BYTES])
 {
-	static const char *const others[] = { PREFIX "PLUGIN", PREFIX "PLUGIN_OBJ_SECRET_KEY" };
+	/* The last is none of an option's: kvcellar/sglang in Python reads it. */
+	static const char *const others[] = { PREFIX "PLUGIN", PREFIX "PLUGIN_OBJ_SECRET_KEY",
+					      PREFIX "SGLANG_REDIRECT_NIXL" };
 	char variable[KVC_PATH_BYTES];
 	const char *before;
 
-	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		if (strcmp(name, others[i]) == 0)
 			return true;
+		kvc_nearest_offer(nearest, others[i]);
+	}
 	for (size_t i = 0; i < kvc_top_option_count; i++) {
 		kvc_env_name(variable, kvc_top_options[i].name);
 		if (strcmp(name, variable) == 0)

@@ -322,6 +322,24 @@ static void test_unknown_variables_warn(void **state)
 	kvc_settings_free(settings);
 }
 
+/* Variables that the Python package reads belong to it; misspelt ones to nobody. */
+static void test_variables_of_the_adapter(void **state)
+{
+	struct kvc_settings *settings;
+
+	(void)state;
+	setenv("KVCELLAR_SGLANG_REDIRECT_NIXL", "1", 1);
+	settings = resolved("");
+	assert_int_equal(settings->warning_count, 0);
+	kvc_settings_free(settings);
+	setenv("KVCELLAR_SGLANG_REDIRECT_NIX", "1", 1);
+	settings = resolved("");
+	assert_int_equal(settings->warning_count, 1);
+	assert_contains(settings->warnings[0], "KVCELLAR_SGLANG_REDIRECT_NIXL?");
+	kvc_settings_free(settings);
+	unsetenv("KVCELLAR_SGLANG_REDIRECT_NIX");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -333,6 +351,7 @@ int main(void)
 		cmocka_unit_test_setup(test_empty_variables, clear),
 		cmocka_unit_test_setup(test_lists_in_brackets, clear),
 		cmocka_unit_test_setup(test_unknown_variables_warn, clear),
+		cmocka_unit_test_setup(test_variables_of_the_adapter, clear),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
