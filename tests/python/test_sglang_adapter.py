@@ -24,7 +24,7 @@ from sglang_fakes import (
 
 import kvcellar
 from kvcellar.sglang import KvCellarStorage, identity, pools, registry
-from kvcellar.sglang.calls import Calls, Reports
+from kvcellar.sglang.calls import Calls, Reports, start_logging
 from kvcellar.sglang.handles import Deadline
 
 
@@ -239,7 +239,21 @@ def test_reports_say_how_many_were_silent(caplog, monkeypatch):
         for _ in range(4):
             reports.report("kind", "bad %s", "luck")
     assert [r.getMessage() for r in caplog.records] == [
-        "bad luck", "bad luck (2 more since the last such line)"]
+        "kvcellar: bad luck", "kvcellar: bad luck (2 more since the last such line)"]
+
+
+@pytest.mark.parametrize(("line", "shown"), (
+    ("ro: set: Read-only file system", "kvcellar: ro: set: Read-only file system"),
+    ("kvcellar: 100 % of it", "kvcellar: 100 % of it"),
+))
+def test_lines_of_the_library_name_it_once(line, shown, caplog, monkeypatch):
+    """SGLang's log format has no logger's name in it."""
+    callbacks = []
+    monkeypatch.setattr("kvcellar.set_log", lambda callback, level: callbacks.append(callback))
+    start_logging()
+    with caplog.at_level(logging.WARNING, "kvcellar"):
+        callbacks[0](1, line)
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(logging.WARNING, shown)]
 
 
 def test_close_waits_for_calls_at_work(make):
@@ -446,11 +460,17 @@ def test_a_pool_without_a_way_to_its_pages_is_refused(make):
         make(Opaque())
 
 
-def test_switch_interval_is_put_back(make):
+def test_switch_interval_is_put_back(make, caplog):
     before = sys.getswitchinterval()
-    first = make(extra={"switch_interval_us": 700})
-    second = make(extra={"switch_interval_us": 700})
+    with caplog.at_level(logging.INFO, "kvcellar.sglang"):
+        make()
+        first = make(extra={"switch_interval_us": 700})
+        second = make(extra={"switch_interval_us": 700})
     assert sys.getswitchinterval() == pytest.approx(0.0007)
+    told = [r.getMessage() for r in caplog.records if "switch interval" in r.getMessage()]
+    assert told == [
+        f"kvcellar: switch interval of the interpreter: {was:.0f} us before, 700 us now"
+        for was in (before * 1e6, 700)]
     first.close()
     assert sys.getswitchinterval() == pytest.approx(0.0007)
     second.close()
@@ -554,9 +574,9 @@ def test_r14_no_identity_is_one_warning_and_info_says_so(make, caplog):
     with caplog.at_level(logging.INFO, "kvcellar"):
         storage = make(FakePool())
         storage.set("t", b"x")
-    warnings = [r for r in caplog.records if r.levelno == logging.WARNING
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING
                 and "identity is unset" in r.getMessage()]
-    assert len(warnings) == 1
+    assert len(warnings) == 1 and warnings[0].startswith("kvcellar: ")
     assert "unset" in storage.store.describe("text")
 
 

@@ -20,10 +20,13 @@ library_logger = logging.getLogger("kvcellar")
 
 LOG_SECONDS = 30.0
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+NAME = "kvcellar: "
 
 
 def _log_line(level: int, text: str) -> None:
-    library_logger.log(LEVELS[min(max(level, 0), 3)], "%s", text)
+    # SGLang's format shows no logger's name.
+    library_logger.log(LEVELS[min(max(level, 0), 3)], "%s%s",
+                       "" if text.startswith(NAME) else NAME, text)
 
 
 def start_logging() -> None:
@@ -42,11 +45,14 @@ class SwitchInterval:
 
     def acquire(self, seconds: float) -> None:
         with self._lock:
+            before = sys.getswitchinterval()
             if self._users == 0:
-                self._before = sys.getswitchinterval()
+                self._before = before
             self._users += 1
             sys.setswitchinterval(seconds)
             self._ours = sys.getswitchinterval()
+        logger.info("kvcellar: switch interval of the interpreter: %.0f us before, %.0f us now",
+                    before * 1e6, self._ours * 1e6)
 
     def release(self) -> None:
         with self._lock:
@@ -135,7 +141,7 @@ class Reports:
             self._kinds[kind] = (now, 0)
         if silent:
             text += f" ({silent} more since the last such line)"
-        logger.error(text, *args, exc_info=exc_info)
+        logger.error(NAME + text, *args, exc_info=exc_info)
 
 
 def data_path(default: Callable[..., Any]) -> Callable[..., Any]:
