@@ -107,3 +107,10 @@ def test_the_extension_is_of_the_stable_abi() -> None:
     path = pathlib.Path(_kvcellar.__file__)
     assert path.name == "_kvcellar.abi3.so"
     assert ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
+
+
+def test_the_module_runs_the_command() -> None:
+    done = run_python("import runpy, sys; sys.argv[1:] = ['--version']; "
+                      "runpy.run_module('kvcellar', run_name='__main__', alter_sys=True)")
+    assert done.stdout.split() == ["kvcellar", kvcellar.__version__], done.stderr
+    assert done.returncode == 0

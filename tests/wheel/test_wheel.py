@@ -169,6 +169,7 @@ def test_the_command(installed: Installation, tmp_path: pathlib.Path) -> None:
     assert output(command, *store, "get", "greeting") == "hello"
     missing = run(command, *store, "get", "nothing")
     assert missing.returncode == 3 and "miss" in missing.stderr
+    assert installed.python("-m", "kvcellar", "--version").split() == ["kvcellar", VERSION]
 
 
 def test_entry_points(installed: Installation) -> None:
