@@ -30,6 +30,7 @@ GROUP = "sglang.srt.plugins"
 ADMIN_KEY = "tests"
 START_SECONDS = 600
 STOP_SECONDS = 180
+SERVE = ("-c", "from sglang.cli.main import main; main()", "serve")
 LOG_LINES = 60
 LINE_CHARACTERS = 300
 
@@ -253,7 +254,7 @@ def serve(
 ) -> Iterator[Server]:
     """A server that is up; killed at the end when the test has not ended it.
 
-    entry: what follows the interpreter, ("-m", "sglang.cli.main", "serve") for `sglang serve`.
+    entry: what follows the interpreter; SERVE is `sglang serve`.
     """
     port = free_port()
     log = folder / f"server-{len(list(folder.glob('server-*.log')))}.log"

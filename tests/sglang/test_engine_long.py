@@ -22,7 +22,6 @@ from subjects import NIXL_DIRECTORIES, stored_files
 pytestmark = pytest.mark.long
 
 STORED = engine_run.STORED
-SERVE = ("-c", "from sglang.cli.main import main; main()", "serve")
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "/nonexistent"}
 """What two ranks on the CPU need: a core each, and no search for NCCL."""
 
@@ -169,7 +168,7 @@ def test_server(model: Path, scratch: Path, store: Path, expected: list[int]) ->
     assert temporary_files(store) == []
     assert "Traceback" not in log
 
-    with up(scratch, model, with_store(store), entry=SERVE) as server:
+    with up(scratch, model, with_store(store), entry=processes.SERVE) as server:
         again = server.ask()
         assert from_storage(again) == STORED and again["out"] == expected
 
