@@ -144,7 +144,10 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 	     settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
 	fact(text, json, &first, "storage_layout", "files");
 	fact(text, json, &first, "verify", verify_word(settings));
-	fact(text, json, &first, "identity", settings->identity ? settings->identity : "unset");
+	fact(text, json, &first, "identity",
+	     settings->identity ? settings->identity :
+	     json		? "unset" :
+				  "unset in the configuration (an engine may give its own)");
 	fact(text, json, &first, "tenant", settings->tenant ? settings->tenant : "unset");
 	(void)snprintf(line, sizeof(line), "get %u ms, set %u ms, exists %u ms",
 		       settings->get_timeout_ms, settings->set_timeout_ms,

@@ -272,7 +272,10 @@ class Objects(support.Case):
             self.assertTrue(plugin["loads"] or plugin["reason"], plugin)
         text = self.check(self.k("info"), DONE).text
         self.assertIn(self.root, text)
-        self.assertIn("identity", text)
+        self.assertRegex(text, r"(?m)^\s+identity\s+unset in the configuration \(an engine may .*\)$")
+        self.assertEqual(document["store"]["store"]["identity"], "unset")
+        given = ["-s", "identity=rev7", "info"]
+        self.assertRegex(self.k(*given).text, r"(?m)^\s+identity\s+rev7$")
         self.assertTrue(self.check(self.k("selftest", "--json"), DONE).json["ok"])
         self.assertIn("ok", self.k("selftest").text)
         self.assertEqual(self.objects(), [])
