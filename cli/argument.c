@@ -180,6 +180,24 @@ static bool explain_short(const struct option_search *all, const char *letters)
 	return false;
 }
 
+/* "-models-x-<16 hex>", as a namespace may be called that another tool made. */
+static bool is_like_namespace(const char *text)
+{
+	const size_t bytes = strlen(text);
+
+	return bytes >= 18 && text[bytes - 17] == '-' &&
+	       strspn(text + bytes - 16, "0123456789abcdef") == 16;
+}
+
+static void add_hint(const char *argument)
+{
+	const size_t used = strlen(refusal);
+
+	if (is_like_namespace(argument))
+		(void)snprintf(refusal + used, sizeof(refusal) - used,
+			       "; to name something that begins with '-' put -- before it");
+}
+
 void cli_argp_explain(const struct argp *argp, int argc, char **argv, int next)
 {
 	struct option_search all = { .count = 0 };
@@ -194,8 +212,10 @@ void cli_argp_explain(const struct argp *argp, int argc, char **argv, int next)
 		if (!argument || argument[0] != '-' || !argument[1])
 			continue;
 		if (argument[1] == '-' ? explain_long(&all, argument + 2) :
-					 explain_short(&all, argument + 1))
+					 explain_short(&all, argument + 1)) {
+			add_hint(argument);
 			return;
+		}
 	}
 	if (next < argc)
 		(void)cli_argp_error("unexpected argument '%.200s'", argv[next]);

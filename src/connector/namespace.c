@@ -171,12 +171,17 @@ static void make_id(struct kvc_namespace_identity *identity)
 	for (; *text && n < KVC_NAMESPACE_SLUG_MAX; text++) {
 		bool keep = is_slug_byte(*text, n == 0);
 
+		/* A folder "-x" would be an option to every command that is given it. */
+		if (n == 0 && (!keep || *text == '-'))
+			continue;
 		if (keep)
 			slug[n++] = *text;
 		else if (!replaced)
 			slug[n++] = '-';
 		replaced = !keep;
 	}
+	while (n > 0 && slug[n - 1] == '-')
+		n--;
 	slug[n] = '\0';
 	(void)snprintf(identity->id, sizeof(identity->id), "%s-%016llx", n ? slug : "none",
 		       (unsigned long long)identity->hash);

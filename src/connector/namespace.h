@@ -8,7 +8,8 @@
  * with integers as u64 fields, texts as text fields; absent are: a text that is NULL, the head
  * split of an MLA model, logical page tokens of 0. Head split = tp_lcm_size, or tp_size without.
  * id = "<slug>-<hash as 16 hex digits>"; slug = the model id, each run of bytes outside of
- * [A-Za-z0-9._-] (and a leading '.') as one '-', cut to 40 bytes, "none" when it has none.
+ * [A-Za-z0-9._-] as one '-', without '-' and '.' in front, cut to 40 bytes, without '-' at its end;
+ * "none" when nothing is left or there is none.
  */
 #ifndef KVC_CONNECTOR_NAMESPACE_H
 #define KVC_CONNECTOR_NAMESPACE_H

@@ -4,7 +4,7 @@
 import json
 
 import support
-from support import COMMANDS, CONFIG, DONE, USAGE, run
+from support import COMMANDS, CONFIG, DONE, MISS, USAGE, run
 
 
 class Usage(support.Case):
@@ -47,6 +47,14 @@ class Usage(support.Case):
         self.check(run("ls", "--con"), USAGE, "'--config' needs a value")
         self.check(run("ls", "-D"), USAGE, "'-D' needs a value")
         self.check(run("where", "--tp", "2"), USAGE, "ambiguous")
+
+    def test_a_namespace_that_begins_with_a_dash(self):
+        name = "-models-x-0123456789abcdef"
+        for command in ("clear", "ls", "verify"):
+            self.check(run(command, name), USAGE, "unknown option", "put -- before it")
+            self.check(run(command, "-" + name), USAGE, "unknown option", "put -- before it")
+            self.check(self.k(command, "--", name), MISS, name)
+        self.assertNotIn("put --", run("clear", "-models-x").errors)
 
     def test_arguments_too_few_and_too_many(self):
         for command in ("put", "get", "exists", "rm", "where"):

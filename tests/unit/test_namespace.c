@@ -168,14 +168,26 @@ static void ids_are_safe_file_names(void **state)
 {
 	static const char *const models[][2] = {
 		{ "", "none-" },
-		{ "..", "-.-" },
-		{ "../../etc/x", "-.-..-etc-x-" },
-		{ "/models/my/local path", "-models-my-local-path-" },
+		{ "..", "none-" },
+		{ "../../etc/x", "etc-x-" },
+		{ "/models/my/local path", "models-my-local-path-" },
+		{ "/models/x", "models-x-" },
+		{ "./models/x/", "models-x-" },
+		{ "/.cache/x.", "cache-x.-" },
+		{ "--help", "help-" },
+		{ "-", "none-" },
+		{ "/", "none-" },
+		{ "x--", "x-" },
+		{ "a--b/-c", "a--b--c-" },
 		{ "Llama-3.1_8B", "Llama-3.1_8B-" },
-		{ "\xe6\xa8\xa1\xe5\x9e\x8b", "--" },
-		{ "a\n\tb%", "a-b--" },
+		{ "\xe6\xa8\xa1\xe5\x9e\x8b", "none-" },
+		{ "a\n\tb%", "a-b-" },
 		{ "0123456789012345678901234567890123456789xyz",
 		  "0123456789012345678901234567890123456789-" },
+		{ "/0123456789012345678901234567890123456789xyz",
+		  "0123456789012345678901234567890123456789-" },
+		{ "012345678901234567890123456789012345678/yz",
+		  "012345678901234567890123456789012345678-" },
 	};
 	static const size_t lengths[] = { 250, 1000, 4096, KVC_NAMESPACE_TEXT_MAX };
 	char *model = malloc(KVC_NAMESPACE_TEXT_MAX + 2);
@@ -189,6 +201,7 @@ static void ids_are_safe_file_names(void **state)
 		ns = make(&p);
 		assert_int_equal(strlen(ns.id), strlen(models[i][1]) + 16);
 		assert_memory_equal(ns.id, models[i][1], strlen(models[i][1]));
+		assert_true(ns.id[0] != '-' && ns.id[0] != '.');
 		assert_int_equal(kvc_namespace_id_hash(ns.id, &hash), 0);
 		assert_int_equal(hash, ns.hash);
 		kvc_namespace_identity_fini(&ns);
@@ -233,6 +246,8 @@ static void other_texts_are_no_ids(void **state)
 	assert_int_equal(hash, 5);
 	assert_int_equal(kvc_namespace_id_hash("x-0123456789abcdef", &hash), 0);
 	assert_int_equal(hash, UINT64_C(0x0123456789abcdef));
+	/* Made by nobody, and yet a folder of a namespace: ls and clear take it. */
+	assert_int_equal(kvc_namespace_id_hash("-models-x-0123456789abcdef", &hash), 0);
 }
 
 static void bad_params_are_refused_by_name(void **state)
