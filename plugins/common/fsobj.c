@@ -61,7 +61,20 @@ static int owner_check(const struct fsobj_root *root, int fd)
 	return -EPERM;
 }
 
-static void open_explain(const struct fsobj_root *root, int error)
+/* Whether the folder is there that the root's would be made in. */
+static bool has_place(const struct fsobj_root *root)
+{
+	const char *slash = strrchr(root->location, '/');
+	char above[sizeof(root->location)];
+	struct stat st;
+
+	(void)snprintf(above, sizeof(above), "%.*s",
+		       slash > root->location ? (int)(slash - root->location) : 1, root->location);
+	return stat(above, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* making: it was not there, and mkdir said `error`. */
+static void open_explain(const struct fsobj_root *root, int error, bool making)
 {
 	struct stat st;
 	bool link = lstat(root->location, &st) == 0 && S_ISLNK(st.st_mode);
@@ -76,19 +89,22 @@ static void open_explain(const struct fsobj_root *root, int error)
 		fsobj_reason(root->host, "%s is not a directory", root->location);
 	else if (error == -ENOENT && (root->flags & KVC_ROOT_CREATE) == 0)
 		fsobj_reason(root->host, "folder %s does not exist", root->location);
-	else if (error == -ENOENT)
+	else if (error == -ENOENT && !has_place(root))
 		fsobj_reason(root->host,
 			     "folder %s does not exist, nor does the one it should be made in: "
 			     "mkdir -p it, if the path is right and its disk is mounted",
 			     root->location);
 	else
-		fsobj_reason(root->host, "cannot open folder %s: %s", root->location,
-			     strerror(-error));
+		fsobj_reason(root->host, "cannot %s folder %s: %s%s", making ? "make" : "open",
+			     root->location, strerror(-error),
+			     making && error == -ENOENT ? " (its file system takes none there)" :
+							  "");
 }
 
 int fsobj_root_folder_open(struct fsobj_root *root, bool create, bool explain, int *out)
 {
 	int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+	bool making = false;
 	int error = 0;
 	int fd;
 
@@ -97,7 +113,8 @@ int fsobj_root_folder_open(struct fsobj_root *root, bool create, bool explain, i
 	fd = open(root->location, flags);
 	if (fd < 0 && errno == ENOENT && create) {
 		error = location_make(root);
-		if (error == 0)
+		making = error != 0;
+		if (!making)
 			fd = open(root->location, flags);
 	}
 	if (fd < 0) {
@@ -109,7 +126,7 @@ int fsobj_root_folder_open(struct fsobj_root *root, bool create, bool explain, i
 				error = -EPERM;
 		}
 		if (explain)
-			open_explain(root, error);
+			open_explain(root, error, making);
 		return error;
 	}
 	if ((root->flags & KVC_ROOT_OWNED) != 0) {

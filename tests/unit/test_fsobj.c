@@ -680,6 +680,12 @@ static void opening_says_what_is_wrong(void **state)
 	(void)snprintf(location, sizeof(location), "%.3000s/absent/folder", base);
 	assert_int_equal(open_flags(location, 0, &root), -ENOENT);
 	assert_non_null(strstr(reason, "does not exist"));
+	assert_int_equal(open_flags(location, KVC_ROOT_CREATE, &root), -ENOENT);
+	assert_non_null(strstr(reason, "nor does the one it should be made in"));
+	/* The folder above is there, and takes none. */
+	assert_int_equal(open_flags("/proc/kvcellar", KVC_ROOT_CREATE, &root), -ENOENT);
+	assert_non_null(strstr(reason, "cannot make folder /proc/kvcellar: No such file"));
+	assert_null(strstr(reason, "nor does"));
 	(void)snprintf(location, sizeof(location), "%.3000s/file", base);
 	fd = open(location, O_CREAT | O_WRONLY, 0600);
 	close(fd);
