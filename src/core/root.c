@@ -290,10 +290,11 @@ static int check_identity(struct kvc_root *root)
 	memcpy(root->uuid, id.uuid, sizeof(root->uuid));
 	memcpy(root->uuid_text, id.uuid_text, sizeof(root->uuid_text));
 	root->writes_refused = id.writes_refused;
+	root->told_read_only |= id.writes_refused;
 	if (id.writes_refused)
 		kvc_log(KVC_LOG_WARNING,
 			"%s: root.json has a format word that this library does not know: reading "
-			"only",
+			"only, nothing will be stored there",
 			root->location);
 	return 0;
 }
@@ -391,6 +392,15 @@ static bool is_on_read_only_mount(const struct kvc_root *root)
 	       (fs.f_flag & ST_RDONLY);
 }
 
+/* It was opened to store in it: without a word a cache would stay cold for ever. */
+static void tell_read_only(struct kvc_root *root)
+{
+	root->told_read_only = true;
+	kvc_log(KVC_LOG_WARNING, "%s: read-only: %s: nothing will be stored there", root->location,
+		is_on_read_only_mount(root) ? "its file system is mounted read-only" :
+					      strerror(EROFS));
+}
+
 static int open_handle(struct kvc_root *root)
 {
 	const struct kvc_plugin *ops = &root->backend->module->ops;
@@ -423,8 +433,10 @@ static int open_handle(struct kvc_root *root)
 		return rc;
 	}
 	root->opened_read_only = root->read_only && !is_on_read_only_mount(root);
-	if (root->attributes.flags & KVC_ATTRIBUTE_READ_ONLY)
+	if ((root->attributes.flags & KVC_ATTRIBUTE_READ_ONLY) && !root->read_only) {
 		root->read_only = true;
+		tell_read_only(root);
+	}
 	if (root->attributes.note[0]) {
 		kvc_log(KVC_LOG_WARNING, "%s: %s", root->location, root->attributes.note);
 		kvc_counters_add(root->store->counters, KVC_COUNTER_FALLBACKS, 1);

@@ -48,6 +48,7 @@ struct kvc_root {
 	bool read_only;
 	bool opened_read_only;	 /* by the caller: no property of the root */
 	bool writes_refused;	 /* an unknown ro_compat word in root.json */
+	bool told_read_only;	 /* a warning at open said why nothing is stored */
 	uint64_t capacity_bytes; /* of own objects, 0 = no limit */
 	uint64_t min_free_bytes; /* of the device, 0 = no limit */
 	/* Stalled once: staged from then on. Not beside the flags above, which a compiler may test

@@ -96,6 +96,8 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 			      result->cause == KVC_CAUSE_CAPACITY ? 0 : result->error);
 		break;
 	case KVC_DENIED:
+		if (result->cause == KVC_CAUSE_READ_ONLY && root->told_read_only)
+			break;
 		kvc_root_warn(root,
 			      result->cause == KVC_CAUSE_READ_ONLY ? KVC_WARN_READ_ONLY :
 			      get				   ? KVC_WARN_DENIED_READ :
