@@ -987,29 +987,33 @@ def test_plans_refuse_addresses_outside_of_the_pool():
         list(pools.plans(Elsewhere(), anchor=True))
 
 
+class Moving(FakePool):
+    """A shared arena: page p is at slot 15 - p at the moment."""
+
+    shift = 0
+
+    class Domain:
+        held = 0
+
+        def acquire_layout(self):
+            self.held += 1
+
+        def release_layout(self):
+            self.held -= 1
+
+    def __init__(self, **fields):
+        super().__init__(parts=1, **fields)
+        self.shared_allocation_domain = self.Domain()
+        self.item_bytes = self.page_bytes
+
+    def get_page_buffer_meta(self, indices):
+        moved = array("q", [(15 - i // 4) * 4 + i % 4 for i in indices])
+        at, sizes = super().get_page_buffer_meta(moved)
+        return [address + self.shift for address in at], sizes
+
+
 def test_pages_that_move_about_are_asked_for_in_each_call(make, caplog):
-    class Moving(FakePool):
-        """A shared arena: page p is at slot 15 - p at the moment."""
-
-        item_bytes = 0
-
-        class Domain:
-            held = 0
-
-            def acquire_layout(self):
-                self.held += 1
-
-            def release_layout(self):
-                self.held -= 1
-
-        shared_allocation_domain = Domain()
-
-        def get_page_buffer_meta(self, indices):
-            moved = array("q", [(15 - i // 4) * 4 + i % 4 for i in indices])
-            return super().get_page_buffer_meta(moved)
-
-    pool = Moving(parts=1)
-    pool.item_bytes = pool.page_bytes
+    pool = Moving()
     with caplog.at_level(logging.WARNING, "kvcellar.sglang"):
         storage = make(pool)
     assert "not zero copy" in caplog.text
@@ -1017,6 +1021,50 @@ def test_pages_that_move_about_are_asked_for_in_each_call(make, caplog):
     assert storage.batch_set_v1(["k"], pool.indices([2])) == [True]
     assert storage.batch_get_v1(["k"], pool.indices([5])) == [True]
     assert pool.read(10) == pool.read(13)
+    assert pool.shared_allocation_domain.held == 0
+
+
+class Indices(array):
+    """Indices of the dtype that a tensor of them would have."""
+
+    dtype = "torch.int64"
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("dtype", ["torch.bool", "torch.float32", "torch.float64",
+                                   "torch.complex64", "float16"])
+def test_indices_are_whole_numbers(make, moving, dtype, caplog):
+    pool = Moving() if moving else FakePool()
+    storage = make(pool)
+    indices = Indices("q", pool.indices([1]))
+    indices.dtype = dtype
+    assert storage.batch_set_v1(["k"], indices) == [False]
+    assert dtype in caplog.text
+    indices.dtype = "torch.int64"
+    assert storage.batch_set_v1(["k"], indices) == [True]
+
+
+@pytest.mark.parametrize("first", [-4, 1, 3, 64, 1 << 40])
+def test_pages_that_move_about_have_indices_of_the_pool(make, first, caplog):
+    """The pool itself would answer with a neighbour's address, or one of nobody."""
+    pool = Moving()
+    storage = make(pool)
+    indices = array("q", range(first, first + 4))
+    assert storage.batch_set_v1(["k"], indices) == [False]
+    assert storage.batch_get_v1(["k"], indices) == [False]
+    assert f"index {first} is not" in caplog.text
+    assert storage.batch_set_v1(["k"], pool.indices([15])) == [True]
+
+
+@pytest.mark.parametrize("shift", [1 << 40, -(1 << 20), 1])
+def test_addresses_of_a_call_lie_in_the_pool(make, shift, caplog):
+    """Page 0 is the last one in memory: a byte further it would leave it."""
+    pool = Moving()
+    storage = make(pool)
+    pool.shift = shift
+    assert storage.batch_set_v1(["k"], pool.indices([0])) == [False]
+    assert storage.batch_get_v1(["k"], pool.indices([0])) == [False]
+    assert "outside of its memory" in caplog.text
     assert pool.shared_allocation_domain.held == 0
 
 

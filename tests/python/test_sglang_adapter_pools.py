@@ -333,6 +333,31 @@ def test_mha_side_pools_under_mla_are_per_rank(make, caplog):
     assert "draft" in caplog.text
 
 
+@pytest.mark.parametrize("plan", [pools.COPY, pools.MEMORY])
+def test_indices_of_pages_that_are_copied(make, monkeypatch, plan):
+    """Whole pages of the pool only, whichever way its pages are reached; any integer dtype."""
+    if plan == pools.COPY:
+        for way in ("_plan_from_meta", "_plan_from_view", "_plan_from_rows", "_plan_translated"):
+            monkeypatch.setattr(pools, way, pools._plan_copy)
+    pool = P.mha()
+    storage = make(pool)
+    assert storage._kv().plan.kind == plan
+    P.randomise(pool)
+    size, page = pools.page_count_of(pool) * 16, torch.arange(16)
+    for first in (-16, 1, 8, size, 1 << 40):
+        assert storage.batch_set_v1(["k"], page + first) == [False], first
+        assert storage.batch_get_v1(["k"], page + first) == [False], first
+    for dtype in (torch.bool, torch.float32, torch.float64, torch.complex64):
+        assert storage.batch_set_v1(["k"], page.to(dtype)) == [False], dtype
+    assert storage.batch_exists(["k"]) == 0
+    for dtype in (torch.int32, torch.int16, torch.int64):
+        key = str(dtype)
+        assert storage.batch_set_v1([key], (page + 32).to(dtype)) == [True]
+        assert storage.batch_get_v1([key], (page + 48).to(dtype)) == [True]
+        assert P.page_bytes(pool, 3) == P.page_bytes(pool, 2)
+        P.randomise(pool)
+
+
 # ---------------------------------------------------------------- hit policies
 
 

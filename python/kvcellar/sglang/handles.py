@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import mmap
+import operator
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from kvcellar.sglang.pools import Plan
 
 BOUNCE_BYTES_MAX = 32 << 20
 ALIGNMENT = 4096
+INTEGERS = re.compile(r"(torch\.)?u?int\d+\Z")
 
 
 class Misuse(Exception):
@@ -137,7 +140,31 @@ class HostPool:
                 f"pool {self.name}: {len(keys)} pages of {self.plan.page_tokens} tokens need "
                 f"{expected} indices, got {max(count, 0)}"
             )
-        return _host_int64(indices)
+        dtype = getattr(indices, "dtype", None)
+        if dtype is not None and not INTEGERS.match(str(dtype)):
+            raise Misuse(f"pool {self.name}: indices of {dtype}: whole numbers are needed")
+        indices = _host_int64(indices)
+        if self.plan.kind != pools.MEMORY:  # there the library looks at them
+            self._first_tokens(indices)
+        return indices
+
+    def _first_tokens(self, indices: Any) -> list[int]:
+        """The index of each page's first token. Raises Misuse when one is no page of the pool."""
+        tokens = self.plan.page_tokens
+        given = indices[::tokens]
+        firsts = []
+        for value in given.tolist() if hasattr(given, "tolist") else given:
+            try:
+                first = -1 if isinstance(value, bool) else operator.index(value)
+            except TypeError:
+                first = -1
+            if not 0 <= first < self.plan.page_count * tokens or first % tokens:
+                raise Misuse(
+                    f"pool {self.name}: index {value!r} is not the first of one of its "
+                    f"{self.plan.page_count} pages of {tokens} tokens"
+                )
+            firsts.append(first)
+        return firsts
 
     def transfer(self, op: str, keys: Sequence[Any], indices: Any, **how: Any) -> Any:
         """One get or set for Store.run(); not for the plan COPY. indices: as check() returned."""
@@ -152,6 +179,9 @@ class HostPool:
         if len(addresses) != len(keys) * len(plan.parts):
             raise Misuse(f"pool {self.name}: {len(addresses)} addresses for {len(keys)} pages")
         buffers = list(zip(addresses, sizes))
+        for at, nbytes in buffers:
+            if not plan.holds(at, nbytes):
+                raise Misuse(f"pool {self.name}: it gives an address outside of its memory")
         return self._kvcellar.Transfer(op, self.flat, keys, buffers=buffers, **how)
 
     def _marker_transfer(self, op: str, keys: Sequence[Any], **how: Any) -> Any:
@@ -183,7 +213,7 @@ class HostPool:
         portion = max(1, min(len(keys), BOUNCE_BYTES_MAX // stride))
         bounce = self._bounce_of(portion * stride)
         base = int(bounce.data_ptr())
-        firsts = [int(indices[i * self.plan.page_tokens]) for i in range(len(keys))]
+        firsts = self._first_tokens(indices)
         parent, depth = how.pop("parent", None), how.pop("depth", 0)
         how.pop("timeout_ms", None)
         done: list[bool] = []

@@ -85,6 +85,14 @@ class Plan:
     def page_bytes(self) -> int:
         return sum(self.part_bytes)
 
+    def holds(self, address: int, nbytes: int) -> bool:
+        """Whether these bytes lie in the pool's memory, as far as that is known."""
+        if not self.regions:
+            return True
+        return any(
+            at <= address and address + nbytes <= at + length for at, length in self.regions
+        )
+
     def part_dicts(self, *, with_memory: bool) -> list[dict[str, Any]]:
         """kvcellar's parts: with addresses, or for transfers that bring buffers."""
         return [self._part_dict(part, with_memory) for part in self.parts]
@@ -231,14 +239,12 @@ def _extent(tensor: Any) -> tuple[int, int]:
 
 def _check_inside(plan: Plan) -> None:
     """Every byte of every page lies in the pool's tensors; else they were misunderstood."""
-    if not plan.regions:
-        return
     last = plan.page_count - 1
     for part in plan.parts:
         for piece in part:
             first = min(piece.base, piece.base + last * piece.page_stride)
             end = max(piece.base, piece.base + last * piece.page_stride) + piece.nbytes
-            if not any(at <= first and end <= at + nbytes for at, nbytes in plan.regions):
+            if not plan.holds(first, end - first):
                 raise NoPlan("the addresses it gives are outside of its tensors")
 
 
