@@ -2,9 +2,13 @@
 /* kvcellar stats: counters of running processes, from the pages that they map under a root. */
 #include "cli.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,7 +57,9 @@ static const struct argp stats_argp = {
 	.args_doc = "[ROOT]",
 	.doc = "Shows the counters of the running processes that use a root: the folder given, "
 	       "else each storage directory of the configuration. Reads the pages that the "
-	       "processes keep there; they need not answer."
+	       "processes keep there; they need not answer. A process keeps one page per store, "
+	       "under the first of its local roots that it can write: with several roots name "
+	       "that one, or give the configuration. Who can write to none keeps no page."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar stats /mnt/cache\n"
@@ -133,6 +139,57 @@ static json_t *roots_of(struct kvc_cli *cli, const struct stats_arguments *argum
 	roots = json_is_array(roots) ? json_incref(roots) : json_array();
 	json_decref(document);
 	return roots;
+}
+
+/* A folder of namespaces, or of hashes as nixl naming has them. */
+static bool is_root_folder(const char *name)
+{
+	const size_t bytes = strlen(name);
+	const char *digits = bytes == 2 ? name : bytes >= 18 ? name + bytes - 16 : NULL;
+
+	if (!digits || (bytes > 2 && digits[-1] != '-'))
+		return false;
+	for (; *digits; digits++)
+		if (!isxdigit((unsigned char)*digits) || isupper((unsigned char)*digits))
+			return false;
+	return true;
+}
+
+/* With nixl naming housekeeping may be absent: then the folders tell. */
+static bool has_root_folders(int fd)
+{
+	DIR *entries = fdopendir(fd);
+	const struct dirent *entry;
+	struct stat st;
+	bool found = false;
+
+	if (!entries) {
+		(void)close(fd);
+		return false;
+	}
+	while (!found && (entry = readdir(entries)))
+		found = is_root_folder(entry->d_name) &&
+			fstatat(dirfd(entries), entry->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+	(void)closedir(entries);
+	return found;
+}
+
+/* A root, its housekeeping folder, or a folder of pages. What cannot be looked at passes. */
+static bool is_root(const char *path)
+{
+	static const char *const signs[] = {
+		".kvcellar", "root.json", "../root.json", "kvcellar/stats", "stats",
+	};
+	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return true;
+	for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+		if (faccessat(fd, signs[i], F_OK, 0) == 0 || errno == EACCES) {
+			(void)close(fd);
+			return true;
+		}
+	return has_root_folders(fd);
 }
 
 static int collect(struct kvc_cli *cli, const json_t *roots, struct processes *processes)
@@ -264,7 +321,16 @@ static int tell_prometheus(struct kvc_cli *cli, const struct processes *processe
 	return rc;
 }
 
-static int tell_text(struct kvc_cli *cli, const struct processes *processes)
+/* Not that nobody uses it: the page may lie under another root, or there may be none. */
+static void tell_none(struct kvc_cli *cli, const char *path)
+{
+	cli_note(cli,
+		 "no page of counters of a running process lies under %s: a process keeps it under "
+		 "the first of its local roots that it can write",
+		 path ? path : "the configured roots");
+}
+
+static int tell_text(struct kvc_cli *cli, const struct processes *processes, const char *path)
 {
 	int rc = 0;
 
@@ -278,7 +344,7 @@ static int tell_text(struct kvc_cli *cli, const struct processes *processes)
 		free(text);
 	}
 	if (processes->count == 0)
-		cli_note(cli, "no process uses it at this moment");
+		tell_none(cli, path);
 	return rc;
 }
 
@@ -301,12 +367,17 @@ static int show(struct kvc_cli *cli, const struct stats_arguments *arguments, co
 
 	do {
 		rc = collect(cli, roots, &processes);
+		if (rc == 0 && processes.count == 0 && arguments->path && !is_root(arguments->path))
+			rc = cli_error(cli, CLI_CONFIG,
+				       "stats: %.200s is no root of a store: it has neither "
+				       "a folder .kvcellar nor one of objects",
+				       arguments->path);
 		if (rc == 0 && watch && !cli->json && cli_terminal_usable(STDOUT_FILENO))
 			printf("\033[H\033[2J");
 		if (rc == 0)
 			rc = cli->json		   ? tell_json(cli, &processes, watch) :
 			     arguments->prometheus ? tell_prometheus(cli, &processes) :
-						     tell_text(cli, &processes);
+						     tell_text(cli, &processes, arguments->path);
 		if (rc == 0 && watch)
 			rc = fflush(stdout) != 0 ? CLI_IO : wait_for(arguments->watch_seconds);
 	} while (rc == 0 && watch);

@@ -11,10 +11,11 @@ from support import CONFIG, DONE, KVCELLAR, USAGE, environment, run
 
 
 class Stats(support.Case):
-    def start_writer(self):
+    def start_writer(self, roots=None):
         """A process with an open store: it waits for the bytes of its put."""
-        process = subprocess.Popen([KVCELLAR, "-D", self.root, "put", "k"], stdin=subprocess.PIPE,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        process = subprocess.Popen([KVCELLAR, "-D", roots or self.root, "put", "k"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL,
                                    env=environment())
         self.addCleanup(process.wait)
         self.addCleanup(process.stdin.close)
@@ -23,9 +24,11 @@ class Stats(support.Case):
     def wait_for(self, pid):
         end = time.monotonic() + support.TIMEOUT
         while time.monotonic() < end:
-            document = self.check(run("stats", self.root, "--json"), DONE).json
-            if pid in [one["pid"] for one in document["processes"]]:
-                return document
+            # An empty folder is no root yet.
+            if os.path.exists(os.path.join(self.root, ".kvcellar")):
+                document = self.check(run("stats", self.root, "--json"), DONE).json
+                if pid in [one["pid"] for one in document["processes"]]:
+                    return document
             time.sleep(0.02)
         self.fail("the process does not show up")
 
@@ -36,7 +39,33 @@ class Stats(support.Case):
         self.assertIn("total", document)
         idle = self.check(run("stats", self.root), DONE)
         self.assertEqual(idle.out, b"")
-        self.assertIn("no process", idle.errors)
+        self.assertIn("no page of counters of a running process lies under " + self.root,
+                      idle.errors)
+
+    def test_the_second_root_has_no_page_and_says_where_it_is(self):
+        second = self.path("second")
+        os.mkdir(second)
+        process = self.start_writer(self.root + "," + second)
+        self.wait_for(process.pid)
+        done = self.check(run("stats", second), DONE)
+        self.assertIn("under the first of its local roots that it can write", done.errors)
+        self.assertNotIn("no process uses", done.errors)
+        both = self.check(run("-D", self.root + "," + second, "stats", "--json"), DONE).json
+        self.assertEqual([one["pid"] for one in both["processes"]], [process.pid])
+
+    def test_what_is_no_root_is_named(self):
+        other = self.path("other")
+        os.mkdir(other)
+        for _ in range(2):
+            self.check(run("stats", other), CONFIG, other, "no root of a store")
+            self.check(run("stats", other, "--prometheus"), CONFIG, other)
+            self.assertIn(other, run("stats", other, "--json").error["message"])
+            os.makedirs(os.path.join(other, "kv", "b1"), exist_ok=True)
+        # Housekeeping is optional with nixl naming.
+        self.check(run("stats", os.path.join(other, "kv")), DONE, "no page of counters")
+        self.check(self.k("put", "k", stdin=b"x"), DONE)
+        for below in (".kvcellar", ".kvcellar/stats"):
+            self.check(run("stats", os.path.join(self.root, below)), DONE)
 
     def test_a_running_process_in_all_forms(self):
         process = self.start_writer()
@@ -63,6 +92,7 @@ class Stats(support.Case):
         self.assertEqual(run("stats", self.root, "--json").json["processes"], [])
 
     def test_watch_prints_one_document_a_line(self):
+        self.check(self.k("put", "k", stdin=b"x"), DONE)
         process = subprocess.Popen([KVCELLAR, "stats", self.root, "--json", "--watch", "0.1"],
                                    stdout=subprocess.PIPE, env=environment())
         for _ in range(3):
