@@ -293,7 +293,8 @@ KVC_API int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out);
 
 /*
  * kvc_stats_pages - the counters of running processes, from the stats pages that they map under a
- * local root; a process without one has no page in this version.
+ * local root. A store has one page, under the first of its local roots that it can write: its other
+ * roots show none, and without such a root there is no page.
  * @path   the root's folder
  * @fn     gets each living process's page; non-zero stops and is returned
  * Errors: -ENOENT, -EACCES (path).
