@@ -60,6 +60,14 @@ static int check_watermarks(struct kvc_effective *effective)
 	return 0;
 }
 
+static int check_cleaner(struct kvc_effective *effective)
+{
+	if (!json_is_true(json_object_get(effective->top, "l3_cleaner_enabled")))
+		return 0;
+	return kvc_warn(effective, "l3_cleaner_enabled = true: this version has no cleaner yet, "
+				   "nothing is removed when a disk fills up");
+}
+
 static int check_layout(const struct kvc_effective *effective)
 {
 	if (strcmp(top_text(effective, "storage_layout"), "packed") != 0)
@@ -380,6 +388,8 @@ int kvc_effective_check(struct kvc_effective *effective)
 	int rc;
 
 	rc = check_watermarks(effective);
+	if (rc == 0)
+		rc = check_cleaner(effective);
 	if (rc == 0)
 		rc = check_layout(effective);
 	if (rc == 0)

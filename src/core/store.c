@@ -415,10 +415,6 @@ static void log_warnings(const struct kvc_settings *settings)
 {
 	for (size_t i = 0; i < settings->warning_count; i++)
 		kvc_log(KVC_LOG_WARNING, "%s", settings->warnings[i]);
-	if (settings->l3_cleaner_enabled)
-		kvc_log(KVC_LOG_WARNING,
-			"l3_cleaner_enabled = true: this version has no cleaner yet, nothing is "
-			"removed when a disk fills up");
 }
 
 int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,

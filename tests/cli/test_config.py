@@ -15,16 +15,26 @@ class Config(support.Case):
         return shown.json["options"][name]["value"]
 
     def test_check(self):
-        self.assertEqual(self.check(run("config", "check"), DONE).text, "ok\n")
-        self.assertEqual(run("config", "check", "--json").json, {"ok": True, "warnings": []})
-        env = environment(KVCELLAR_STORAGE_DIR="/x")
+        off = ["-s", "l3_cleaner_enabled=false"]
+        self.assertEqual(self.check(run(*off, "config", "check"), DONE).text, "ok\n")
+        self.assertEqual(run(*off, "config", "check", "--json").json, {"ok": True, "warnings": []})
+        env = environment(KVCELLAR_STORAGE_DIR="/x", KVCELLAR_L3_CLEANER_ENABLED="false")
         warned = self.check(run("config", "check", env=env), DONE)
         self.assertRegex(warned.text, r"^warning: .*KVCELLAR_STORAGE_DIR\b.*KVCELLAR_STORAGE_DIRS\?\nok\n$")
         self.assertEqual(len(run("config", "check", "--json", env=env).json["warnings"]), 1)
         self.assertEqual(self.k("ls", env=env).err, b"")
-        self.assertEqual(run("config", "check", "-q").out, b"")
+        self.assertEqual(run(*off, "config", "check", "-q").out, b"")
         path = self.write("c.toml", b"l3_cleaner_low_watermark = 90.0\n")
         self.check(run("config", "check", path), CONFIG, "l3_cleaner_low_watermark")
+
+    def test_check_gives_the_warnings_of_open(self):
+        env = environment(KVCELLAR_STORAGE_DIR="/x")
+        watermarks = ["-s", "l3_cleaner_high_watermark=0.8", "-s", "l3_cleaner_low_watermark=0.7"]
+        checked = run(*watermarks, "config", "check", "--json", env=env).json["warnings"]
+        opened = self.k("-v", *watermarks, "ls", env=env).errors
+        told = [line.split("warning: ", 1)[1] for line in opened.splitlines() if "warning: " in line]
+        self.assertEqual(len(checked), 4)
+        self.assertEqual(checked, told)
 
     def test_forms(self):
         forms = {
@@ -72,7 +82,8 @@ class Config(support.Case):
                 optional = False
             optional = optional or line == "# Not set by default."
         path = self.write("sample.toml", "\n".join(sample).encode())
-        self.assertEqual(self.check(run("config", "check", path), DONE).text, "ok\n")
+        checked = self.check(run("config", "check", path), DONE)
+        self.assertRegex(checked.text, r"^warning: l3_cleaner_enabled = true: [^\n]*\nok\n$")
         env = environment()
         env.pop("KVCELLAR_PLUGIN_DIR", None)  # the default is written out, too
         given, without = (run("config", "show", "--json", *extra, env=env).json["options"]

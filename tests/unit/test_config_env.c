@@ -233,7 +233,8 @@ static void test_plugin_by_environment(void **state)
 	assert_false(settings->candidates[0].valid);
 	assert_contains(settings->candidates[0].reason, "bucket");
 	kvc_settings_free(settings);
-	settings = resolved("{\"bucket\": \"b\", \"strict\": false}");
+	settings = resolved("{\"bucket\": \"b\", \"strict\": false, "
+			    "\"l3_cleaner_enabled\": false}");
 	assert_true(settings->candidates[0].valid);
 	assert_int_equal(settings->warning_count, 1);
 	kvc_settings_free(settings);
@@ -309,6 +310,7 @@ static void test_unknown_variables_warn(void **state)
 	struct kvc_settings *settings;
 
 	(void)state;
+	setenv("KVCELLAR_L3_CLEANER_ENABLED", "false", 1);
 	setenv("KVCELLAR_USE_DIRECT_OI", "hush", 1);
 	settings = resolved("");
 	assert_int_equal(settings->warning_count, 1);
@@ -328,6 +330,7 @@ static void test_variables_of_the_adapter(void **state)
 	struct kvc_settings *settings;
 
 	(void)state;
+	setenv("KVCELLAR_L3_CLEANER_ENABLED", "false", 1);
 	setenv("KVCELLAR_SGLANG_REDIRECT_NIXL", "1", 1);
 	settings = resolved("");
 	assert_int_equal(settings->warning_count, 0);

@@ -54,7 +54,8 @@ static void test_defaults_of_the_top_level(void **state)
 	assert_string_equal(s->plugin_dir, "");
 	assert_int_equal(s->selection, KVC_SELECTION_AUTO);
 	assert_candidates(s, "3fs posix gds_mt gds obj");
-	assert_int_equal(s->warning_count, 0);
+	assert_int_equal(s->warning_count, 1);
+	assert_contains(s->warnings[0], "l3_cleaner_enabled = true: this version has no cleaner");
 	kvc_settings_free(s);
 }
 
@@ -134,7 +135,8 @@ static void test_r50_misspelt_keys(void **state)
 static void test_without_strict_unknown_keys_warn(void **state)
 {
 	struct kvc_settings *settings =
-		settings_of("strict = false\nuse_direct_oi = false\n[plugin.posix]\nuse_urng = 1\n"
+		settings_of("strict = false\nl3_cleaner_enabled = false\n"
+			    "use_direct_oi = false\n[plugin.posix]\nuse_urng = 1\n"
 			    "[plugin.posx]\nx = 1\n");
 
 	(void)state;
@@ -150,7 +152,8 @@ static void test_without_strict_unknown_keys_warn(void **state)
 static void test_sglang_keys_are_tolerated(void **state)
 {
 	struct kvc_settings *settings =
-		settings_of("{\"interface_v1\": true, \"backend_name\": \"k\", \"module_path\": "
+		settings_of("{\"l3_cleaner_enabled\": false, "
+			    "\"interface_v1\": true, \"backend_name\": \"k\", \"module_path\": "
 			    "\"m\", \"class_name\": \"C\", \"allocator\": {\"a\": 1}, "
 			    "\"prefetch_threshold\": 256, \"hicache_storage_pass_prefix_keys\": "
 			    "false, \"tp_lcm_size\": 8, \"switch_interval_us\": 500}");
@@ -299,7 +302,8 @@ static void test_watermarks(void **state)
 	assert_contains(error_of("l3_cleaner_high_watermark = 70\n"), "must be lower");
 	assert_contains(error_of("l3_cleaner_low_watermark = 95\n"), "(95)");
 	assert_contains(error_of("l3_cleaner_high_watermark = 0.8\n"), "percent");
-	settings = settings_of("l3_cleaner_high_watermark = 0.8\nl3_cleaner_low_watermark = 0.7\n");
+	settings = settings_of("l3_cleaner_high_watermark = 0.8\nl3_cleaner_low_watermark = 0.7\n"
+			       "l3_cleaner_enabled = false\n");
 	assert_int_equal(settings->warning_count, 2);
 	assert_contains(settings->warnings[0], "write 80");
 	assert_contains(settings->warnings[1], "write 70");
