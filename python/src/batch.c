@@ -11,11 +11,13 @@ enum {
 	SLICE_MS = 100
 }; /* a wait looks for signals this often */
 
-/* @run       what the I/O threads read and write, until done
+/* @run       what the I/O threads read and write, until done; the handle holds it
+ * @started   they have got it
  * @done      they have ended; the results are whole */
 struct kvcpy_batch {
 	struct kvcpy_handle handle;
 	struct kvcpy_run *run;
+	bool started;
 	bool done;
 };
 
@@ -31,29 +33,34 @@ static int close_raw(void *raw, unsigned wait_ms)
 	return rc < 0 ? rc : kvc_batch_free(raw);
 }
 
-static const struct kvcpy_kind kind = { "batch", close_raw };
-
-static void run_free(struct kvcpy_run *run)
+static void run_free(void *run)
 {
-	if (run)
-		kvcpy_run_release(run);
+	kvcpy_run_release(run);
 	free(run);
 }
+
+static const struct kvcpy_kind kind = { "batch", close_raw, run_free };
 
 /* ---------------------------------------------------------------- Store.start() */
 
 static struct kvcpy_batch *batch_new(struct kvcpy_handle *store, PyObject *transfers)
 {
-	struct kvcpy_batch *batch =
-		kvcpy_handle_new(store->state, store->state->batch_type, &kind, store);
+	struct kvcpy_run *run = calloc(1, sizeof(*run));
+	struct kvcpy_batch *batch;
 
-	if (!batch)
+	if (!run)
+		return (void *)PyErr_NoMemory();
+	/* Before the batch: from then on others can find it. */
+	if (kvcpy_run_make(store->state, transfers, run)) {
+		free(run);
 		return NULL;
-	batch->run = calloc(1, sizeof(*batch->run));
-	if (!batch->run)
-		PyErr_NoMemory();
-	if (!batch->run || kvcpy_run_make(store->state, transfers, batch->run))
-		Py_CLEAR(batch);
+	}
+	batch = kvcpy_handle_new(store->state, store->state->batch_type, &kind, store);
+	if (!batch) {
+		run_free(run);
+		return NULL;
+	}
+	batch->run = batch->handle.held = run;
 	return batch;
 }
 
@@ -84,8 +91,10 @@ PyObject *kvcpy_store_start(PyObject *self, PyObject *const *args, Py_ssize_t na
 	Py_BEGIN_ALLOW_THREADS
 	rc = kvc_batch_start(store->raw, batch->run->transfers, batch->run->count, &raw);
 	Py_END_ALLOW_THREADS
-	if (rc >= 0)
+	if (rc >= 0) {
 		kvcpy_handle_set(&batch->handle, raw);
+		batch->started = true;
+	}
 	kvcpy_run_leave(store, batch->run);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)batch);
@@ -106,8 +115,8 @@ static void set_done(struct kvcpy_batch *batch)
 /* Once the store has closed it, it has ended. */
 static bool is_done(struct kvcpy_batch *batch)
 {
-	if (!batch->done && !batch->handle.raw && !kvcpy_closing(&batch->handle) &&
-	    batch->handle.pid == kvcpy_pid())
+	if (batch->started && !batch->done && !batch->handle.raw &&
+	    !kvcpy_closing(&batch->handle) && batch->handle.pid == kvcpy_pid())
 		set_done(batch);
 	return batch->done;
 }
@@ -243,28 +252,30 @@ static PyObject *batch_fileno(PyObject *self, PyObject *const *args, Py_ssize_t 
 
 /* ---------------------------------------------------------------- type */
 
-static int traverse(PyObject *self, visitproc visit, void *arg)
+/* The I/O threads may use its memory. The library's lock is one that nobody holds for long, nor
+ * while it logs; in a forked child there are no such threads. */
+static bool is_in_flight(struct kvcpy_batch *batch)
 {
-	const struct kvcpy_run *run = ((struct kvcpy_batch *)self)->run;
+	void *raw = batch->handle.raw;
 
-	if (run) {
-		Py_VISIT(run->objects);
-		Py_VISIT(run->results);
-	}
-	return kvcpy_handle_traverse(self, visit, arg);
+	return raw && !batch->done && batch->handle.pid == kvcpy_pid() && kvc_batch_poll(raw) == 0;
 }
 
-static void dealloc(PyObject *self)
+/*
+ * The transfers of a batch in flight are not shown to the garbage collector: it takes the
+ * reference for one of somebody outside, and leaves them, the pools and the owners of their memory
+ * alone, in whatever cycles they are, until the I/O threads have ended. Then the next collection
+ * finds all of it.
+ */
+static int traverse(PyObject *self, visitproc visit, void *arg)
 {
 	struct kvcpy_batch *batch = (struct kvcpy_batch *)self;
 
-	PyObject_GC_UnTrack(self);
-	if (batch->handle.weak_references)
-		PyObject_ClearWeakRefs(self);
-	/* What an I/O thread may still write to stays until the end of the process. */
-	if (kvcpy_drop(&batch->handle))
-		run_free(batch->run);
-	kvcpy_handle_free(self);
+	if (batch->run && !is_in_flight(batch)) {
+		Py_VISIT(batch->run->objects);
+		Py_VISIT(batch->run->results);
+	}
+	return kvcpy_handle_traverse(self, visit, arg);
 }
 
 static PyMethodDef methods[] = {
@@ -285,7 +296,7 @@ static PyType_Slot slots[] = {
 	{ Py_tp_doc, "Transfers that the store's I/O threads run. Made by Store.start().\n\n"
 		     "Holds them and their memory. Closing the store cancels it; so does dropping "
 		     "it." },
-	{ Py_tp_dealloc, dealloc },
+	{ Py_tp_dealloc, kvcpy_handle_dealloc },
 	{ Py_tp_traverse, traverse },
 	{ Py_tp_methods, methods },
 	{ Py_tp_members, members },

@@ -7,6 +7,9 @@
  * Closing goes from the leaves to the root, each handle once: the thread that closes one has
  * `closing` set in it, counts as a call of everything above it, and waits while something above it
  * is being closed by another thread.
+ *
+ * A handle that dies leaves the list before anything else can run: nobody else may find an object
+ * without references. It counts as a call of its parent until it is closed.
  */
 #include "kvcpy.h"
 
@@ -15,11 +18,12 @@
 #include <time.h>
 
 /* A handle whose object died inside the log callback, where the library may not be called, or while
- * a transfer was using it. */
+ * a transfer was using it, with what it holds. */
 struct kvcpy_orphan {
 	struct kvcpy_orphan *next;
 	const struct kvcpy_kind *kind;
 	void *raw;
+	void *held;
 	pid_t pid;
 };
 
@@ -103,13 +107,19 @@ static void append_orphan(struct kvcpy_state *state, struct kvcpy_orphan *orphan
 	*last = orphan;
 }
 
+static void release_held(const struct kvcpy_kind *kind, void *held)
+{
+	if (held)
+		kind->release(held);
+}
+
 /* Oldest first: children died before their parents. One thread at a time does it. What is still in
  * use stays for the next time. */
-static void close_orphans(struct kvcpy_state *state)
+void kvcpy_sweep(struct kvcpy_state *state)
 {
 	struct kvcpy_orphan *all = state->orphans;
 
-	if (state->closing_orphans)
+	if (!all || state->closing_orphans || kvcpy_logging())
 		return;
 	state->closing_orphans = true;
 	state->orphans = NULL;
@@ -122,21 +132,23 @@ static void close_orphans(struct kvcpy_state *state)
 		if (orphan->pid == kvcpy_pid())
 			rc = orphan->kind->close(orphan->raw, 0);
 		Py_END_ALLOW_THREADS
-		if (rc < 0)
+		if (rc < 0) {
 			append_orphan(state, orphan);
-		else
-			free(orphan);
+			continue;
+		}
+		release_held(orphan->kind, orphan->held);
+		free(orphan);
 	}
 	state->closing_orphans = false;
 }
 
-static void add_orphan(const struct kvcpy_handle *handle, void *raw)
+static void add_orphan(const struct kvcpy_handle *handle, void *raw, void *held)
 {
 	struct kvcpy_orphan *orphan = malloc(sizeof(*orphan));
 
 	if (!orphan)
 		return; /* open until the process ends */
-	*orphan = (struct kvcpy_orphan){ NULL, handle->kind, raw, handle->pid };
+	*orphan = (struct kvcpy_orphan){ NULL, handle->kind, raw, held, handle->pid };
 	append_orphan(handle->state, orphan);
 }
 
@@ -146,8 +158,7 @@ int kvcpy_enter(struct kvcpy_handle *handle)
 
 	if (kvcpy_logging())
 		return refuse_logging(state);
-	if (state->orphans)
-		close_orphans(state);
+	kvcpy_sweep(state);
 	for (const struct kvcpy_handle *h = handle; h; h = h->parent)
 		if (!h->raw || h->closers > 0)
 			return kvcpy_raise_text(state->config_error, EBADF, "the %s is %s",
@@ -291,34 +302,38 @@ int kvcpy_close(struct kvcpy_handle *handle)
 	}
 	if (kvcpy_logging())
 		return refuse_logging(handle->state);
-	close_orphans(handle->state);
+	kvcpy_sweep(handle->state);
 	handle->closers++;
 	rc = close_waiting(handle);
 	handle->closers--;
 	return rc;
 }
 
-bool kvcpy_drop(struct kvcpy_handle *handle)
+static int drop_raw(struct kvcpy_handle *handle, void *raw)
 {
-	void *raw = handle->raw;
 	int rc;
 
-	handle->raw = NULL;
-	unlink_child(handle);
-	if (!raw || handle->pid != kvcpy_pid())
-		return !raw;
-	if (kvcpy_logging()) {
-		add_orphan(handle, raw);
-		return false;
-	}
+	if (kvcpy_logging())
+		return -EDEADLK;
 	count_call(handle->parent);
 	Py_BEGIN_ALLOW_THREADS
 	rc = handle->kind->close(raw, KVCPY_DROP_MS);
 	Py_END_ALLOW_THREADS
 	kvcpy_leave(handle->parent);
-	if (rc < 0)
-		add_orphan(handle, raw); /* its parent could never be closed otherwise */
-	return rc >= 0;
+	return rc;
+}
+
+void kvcpy_drop(struct kvcpy_handle *handle)
+{
+	void *raw = handle->raw, *held = handle->held;
+
+	handle->raw = NULL;
+	handle->held = NULL;
+	unlink_child(handle);
+	if (raw && handle->pid == kvcpy_pid() && drop_raw(handle, raw) < 0)
+		add_orphan(handle, raw, held); /* its parent could never be closed otherwise */
+	else
+		release_held(handle->kind, held);
 }
 
 /* ---------------------------------------------------------------- slots */
@@ -332,25 +347,19 @@ int kvcpy_handle_traverse(PyObject *self, visitproc visit, void *arg)
 	return 0;
 }
 
-void kvcpy_handle_free(PyObject *self)
+void kvcpy_handle_dealloc(PyObject *self)
 {
 	struct kvcpy_handle *handle = (struct kvcpy_handle *)self;
 	PyTypeObject *type = Py_TYPE(self);
 
+	PyObject_GC_UnTrack(self);
+	/* First of all: what a weak reference calls may close the parent. */
+	kvcpy_drop(handle);
+	if (handle->weak_references)
+		PyObject_ClearWeakRefs(self);
 	Py_CLEAR(handle->parent);
 	PyObject_GC_Del(self);
 	Py_DECREF((PyObject *)type);
-}
-
-void kvcpy_handle_dealloc(PyObject *self)
-{
-	struct kvcpy_handle *handle = (struct kvcpy_handle *)self;
-
-	PyObject_GC_UnTrack(self);
-	if (handle->weak_references)
-		PyObject_ClearWeakRefs(self);
-	(void)kvcpy_drop(handle);
-	kvcpy_handle_free(self);
 }
 
 static const struct kvcpy_spec close_spec = { .function = "close" };

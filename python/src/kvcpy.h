@@ -146,10 +146,15 @@ uint64_t kvcpy_now_ms(void);
 
 /* ---------------------------------------------------------------- handles (handle.c) */
 
-/* @close   takes the library's handle away; called without the GIL; waits at most wait_ms */
+/*
+ * struct kvcpy_kind
+ * @close    takes the library's handle away; called without the GIL; waits at most wait_ms
+ * @release  of what the handle holds, once it is closed; NULL where it holds nothing
+ */
 struct kvcpy_kind {
 	const char *name;
 	int (*close)(void *raw, unsigned wait_ms);
+	void (*release)(void *held);
 };
 
 /*
@@ -157,6 +162,7 @@ struct kvcpy_kind {
  * @parent    reference; NULL for a store
  * @children  the first of those that are open and alive; not references
  * @raw       the library's handle, NULL once closed
+ * @held      what the library may use as long as that is open; it outlives the object if need be
  * @calls     calls in flight in it, or in what belongs to it
  * @closers   threads that wait for those to end: no new ones begin
  * @closing   one of them is at it
@@ -170,6 +176,7 @@ struct kvcpy_handle {
 	struct kvcpy_handle *previous;
 	PyObject *weak_references;
 	void *raw;
+	void *held;
 	unsigned calls;
 	unsigned closers;
 	bool closing;
@@ -191,11 +198,13 @@ void kvcpy_leave(struct kvcpy_handle *handle);
 int kvcpy_close(struct kvcpy_handle *handle);
 /* A thread is closing it, or something above with it in it. */
 bool kvcpy_closing(const struct kvcpy_handle *handle);
-/* Closes what nobody closed: without exceptions, with a shorter wait. False: it could not be. */
-bool kvcpy_drop(struct kvcpy_handle *handle);
+/* Closes what nobody closed and releases what it holds: without exceptions, with a shorter wait.
+ * What cannot be closed now is closed later. */
+void kvcpy_drop(struct kvcpy_handle *handle);
+/* Closes what could not be closed when it was dropped. */
+void kvcpy_sweep(struct kvcpy_state *state);
 /* For tp_traverse and tp_dealloc. */
 int kvcpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
-void kvcpy_handle_free(PyObject *self);
 void kvcpy_handle_dealloc(PyObject *self);
 
 KVCPY_DECLARE(kvcpy_handle_close);
@@ -294,7 +303,7 @@ bool kvcpy_work_waits(const struct kvcpy_work *work);
  * struct kvcpy_run - transfers that go to the library in one call (run.c).
  * @objects    tuple of Transfer
  * @transfers  of the library
- * @results    list of Result
+ * @results    tuple of Result
  */
 struct kvcpy_run {
 	PyObject *objects;
@@ -341,7 +350,6 @@ struct kvcpy_namespace {
 struct kvcpy_pool {
 	struct kvcpy_handle handle;
 	PyObject *name;
-	PyObject *owner;
 	uint32_t part_count;
 	bool writes; /* false: sets are another rank's, and do nothing here */
 };

@@ -10,7 +10,7 @@ static int close_raw(void *raw, unsigned wait_ms)
 	return kvc_namespace_close(raw);
 }
 
-static const struct kvcpy_kind kind = { "namespace", close_raw };
+static const struct kvcpy_kind kind = { "namespace", close_raw, NULL };
 
 /* ---------------------------------------------------------------- opening */
 

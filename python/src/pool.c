@@ -218,29 +218,22 @@ static PyObject *get_part_count(PyObject *self, void *closure)
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
-	Py_VISIT(((struct kvcpy_pool *)self)->owner);
+	Py_VISIT((PyObject *)((struct kvcpy_handle *)self)->held);
 	return kvcpy_handle_traverse(self, visit, arg);
 }
 
 /* The memory goes with the owner: the pool is closed first. */
 static int clear(PyObject *self)
 {
-	(void)kvcpy_drop((struct kvcpy_handle *)self);
-	Py_CLEAR(((struct kvcpy_pool *)self)->owner);
+	kvcpy_drop((struct kvcpy_handle *)self);
 	return 0;
 }
 
 static void dealloc(PyObject *self)
 {
-	struct kvcpy_pool *pool = (struct kvcpy_pool *)self;
-
 	PyObject_GC_UnTrack(self);
-	if (pool->handle.weak_references)
-		PyObject_ClearWeakRefs(self);
-	(void)kvcpy_drop(&pool->handle);
-	Py_CLEAR(pool->owner);
-	Py_CLEAR(pool->name);
-	kvcpy_handle_free(self);
+	Py_CLEAR(((struct kvcpy_pool *)self)->name);
+	kvcpy_handle_dealloc(self);
 }
 
 static PyObject *represent(PyObject *self)

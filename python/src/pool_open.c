@@ -11,7 +11,12 @@ static int close_raw(void *raw, unsigned wait_ms)
 	return kvc_pool_close(raw);
 }
 
-static const struct kvcpy_kind kind = { "pool", close_raw };
+static void release_owner(void *owner)
+{
+	Py_DECREF((PyObject *)owner);
+}
+
+static const struct kvcpy_kind kind = { "pool", close_raw, release_owner };
 
 /* ---------------------------------------------------------------- parts */
 
@@ -315,7 +320,7 @@ PyObject *kvcpy_namespace_pool(PyObject *self, PyObject *const *args, Py_ssize_t
 	params.part_count = parts.count;
 	pool = open_pool(ns, &params);
 	if (pool && values[OWNER] && values[OWNER] != Py_None)
-		pool->owner = Py_NewRef(values[OWNER]);
+		pool->handle.held = Py_NewRef(values[OWNER]);
 	parts_release(&parts);
 	return (PyObject *)pool;
 }

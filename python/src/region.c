@@ -18,7 +18,7 @@ static int close_raw(void *raw, unsigned wait_ms)
 	return rc;
 }
 
-static const struct kvcpy_kind kind = { "region", close_raw };
+static const struct kvcpy_kind kind = { "region", close_raw, NULL };
 
 static const char *const names[] = { "addr", "nbytes", "kind", "device" };
 static const struct kvcpy_spec spec = { "register_memory", names, 4, 2, 2 };

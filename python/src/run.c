@@ -9,11 +9,13 @@ static struct kvcpy_work *work_at(const struct kvcpy_run *run, size_t at)
 	return &((struct kvcpy_transfer *)PyTuple_GetItem(run->objects, (Py_ssize_t)at))->work;
 }
 
-static int add_transfer(struct kvcpy_state *state, struct kvcpy_run *run, size_t at)
+static int add_transfer(struct kvcpy_state *state, struct kvcpy_run *run, size_t at,
+			PyObject *results)
 {
 	PyObject *object = PyTuple_GetItem(run->objects, (Py_ssize_t)at);
 	struct kvcpy_result *result;
 	struct kvcpy_work *work;
+	int rc;
 
 	if (Py_TYPE(object) != state->transfer_type)
 		return kvcpy_wrong_type(object, "transfers", "Transfer objects");
@@ -23,29 +25,38 @@ static int add_transfer(struct kvcpy_state *state, struct kvcpy_run *run, size_t
 		return -1;
 	run->transfers[at] = work->transfer;
 	run->transfers[at].results = result->results;
-	return PyList_SetItem(run->results, (Py_ssize_t)at, (PyObject *)result);
+	rc = PyList_Append(results, (PyObject *)result);
+	Py_DECREF((PyObject *)result);
+	return rc;
 }
 
 int kvcpy_run_make(struct kvcpy_state *state, PyObject *transfers, struct kvcpy_run *out)
 {
 	struct kvcpy_run run = { .objects = kvcpy_tuple(transfers, "transfers") };
+	PyObject *results = NULL;
 
 	if (!run.objects)
 		return -1;
 	run.count = (size_t)PyTuple_Size(run.objects);
-	run.results = PyList_New((Py_ssize_t)run.count);
+	results = PyList_New(0);
 	run.transfers = calloc(run.count + 1, sizeof(*run.transfers));
-	if (!run.results || !run.transfers) {
+	if (!results || !run.transfers) {
 		PyErr_NoMemory();
 		goto release;
 	}
 	for (size_t i = 0; i < run.count; i++)
-		if (add_transfer(state, &run, i))
+		if (add_transfer(state, &run, i, results))
 			goto release;
+	/* Not the list, which the garbage collector shows to everybody. */
+	run.results = PyList_AsTuple(results);
+	if (!run.results)
+		goto release;
+	Py_DECREF(results);
 	*out = run;
 	return 0;
 
 release:
+	Py_XDECREF(results);
 	kvcpy_run_release(&run);
 	return -1;
 }
@@ -93,7 +104,7 @@ void kvcpy_run_done(struct kvcpy_run *run)
 {
 	for (size_t i = 0; i < run->count; i++) {
 		struct kvcpy_result *result =
-			(struct kvcpy_result *)PyList_GetItem(run->results, (Py_ssize_t)i);
+			(struct kvcpy_result *)PyTuple_GetItem(run->results, (Py_ssize_t)i);
 
 		result->ok_count = run->transfers[i].ok_count;
 		result->prefix_count = run->transfers[i].prefix_count;
@@ -137,7 +148,7 @@ PyObject *kvcpy_store_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
 		goto release;
 	}
 	kvcpy_run_done(&run);
-	results = Py_NewRef(run.results);
+	results = PySequence_List(run.results);
 
 release:
 	kvcpy_run_release(&run);

@@ -11,7 +11,7 @@ static int close_raw(void *raw, unsigned wait_ms)
 	return kvc_store_close(raw);
 }
 
-static const struct kvcpy_kind kind = { "store", close_raw };
+static const struct kvcpy_kind kind = { "store", close_raw, NULL };
 
 /* ---------------------------------------------------------------- opening */
 
@@ -92,6 +92,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	    kvcpy_flag(values[2], "selftest", &selftest) ||
 	    kvcpy_config_make(state, values[0], &config))
 		return NULL;
+	kvcpy_sweep(state);
 	store = kvcpy_handle_new(state, type, &kind, NULL);
 	if (store && open_store(store, config,
 				(read_only ? KVC_OPEN_READ_ONLY : 0u) |

@@ -34,6 +34,7 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	struct kvcpy_state *state = PyType_GetModuleState(type);
 	struct kvcpy_arguments arguments = { 0 };
 	struct kvcpy_transfer *transfer;
+	struct kvcpy_work work;
 	PyObject *values[ARGUMENT_COUNT];
 
 	if (kvcpy_parse_new(&spec, args, kwargs, values) ||
@@ -52,13 +53,15 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	arguments.timeout_ms = values[TIMEOUT_MS];
 	arguments.stop_at_miss = values[STOP_AT_MISS];
 	arguments.overwrite = values[OVERWRITE];
-	transfer = (struct kvcpy_transfer *)PyType_GenericAlloc(type, 0);
-	if (!transfer)
+	/* Before the object: the garbage collector shows that to everybody as soon as it exists. */
+	if (kvcpy_work_make((struct kvcpy_pool *)values[POOL], &arguments, &work))
 		return NULL;
-	if (kvcpy_work_make((struct kvcpy_pool *)values[POOL], &arguments, &transfer->work)) {
-		Py_DECREF((PyObject *)transfer);
+	transfer = (struct kvcpy_transfer *)PyType_GenericAlloc(type, 0);
+	if (!transfer) {
+		kvcpy_work_release(&work);
 		return NULL;
 	}
+	transfer->work = work;
 	return (PyObject *)transfer;
 }
 

@@ -133,6 +133,135 @@ def test_a_dropped_store_is_closed() -> None:
         del it
 
 
+DYING = {
+    "a pool": "it.pages.pool(it.namespace, 'other')",
+    "a namespace": "it.store.namespace('other')",
+    "a region": "it.store.register_memory(it.pages.address, 512)",
+    "a batch": "it.store.start([kvcellar.Transfer('get', it.pool, ['a'], [1])])",
+}
+
+
+@pytest.mark.parametrize("parent", ["store", "namespace"])
+@pytest.mark.parametrize("what", DYING)
+def test_the_end_of_a_handle_may_close_what_it_belongs_to(what: str, parent: str) -> None:
+    done = run_python(f"""
+import weakref, kvcellar
+from binding import Rig, fault
+it = Rig(fault("read stall_ms=200 name=*.kv.*"))
+it.pool.set(["a"], [0])
+parent = it.{parent}
+dying = {DYING[what]}
+weakref.finalize(dying, parent.close)
+del dying
+print(parent.closed)
+it.store.close()
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def collect_until(gone: Callable[[], bool]) -> None:
+    """Collects garbage, and what could not be closed when it was dropped."""
+    deadline = time.monotonic() + 60
+    while not gone() and time.monotonic() < deadline:
+        kvcellar.Store(mem()).close()
+        gc.collect()
+        time.sleep(0.01)
+    assert gone()
+
+
+def test_a_batch_in_flight_is_not_collected_with_its_memory() -> None:
+    class Owner:
+        pass
+
+    with rig(fault("write stall_ms=700 name=*.kv.*")) as it:
+        owner: Any = Owner()
+        owner.pages = Pages()
+        content = owner.pages[3]
+        owner.pool = it.namespace.pool("kv", [owner.pages.part()], page_count=8, owner=owner)
+        owner.batch = it.store.start([kvcellar.Transfer("set", owner.pool, ["a"], [3])])
+        mark = weakref.ref(owner)
+        del owner
+        for _ in range(3):
+            gc.collect()
+        assert mark() is not None
+        collect_until(lambda: mark() is None)
+        # Nor was it cancelled, and nobody asked for it.
+        assert it.pool.get(["a"], [0]).ok == [True]
+        assert it.pages[0] == content
+
+
+def test_a_batch_that_died_in_the_log_callback_keeps_nothing() -> None:
+    it = Rig()
+    box = [it.store.start([kvcellar.Transfer("set", it.pool, ["a"], [0])])]
+    box[0].wait()
+    kvcellar.set_log(lambda level, text: box.clear(), 3)
+    try:
+        kvcellar.Store(mem()).close()
+    finally:
+        kvcellar.set_log(None)
+    assert not box
+    marks = [weakref.ref(each) for each in (it.store, it.namespace, it.pool, it.pages)]
+    del it
+    collect_until(lambda: [mark() for mark in marks] == [None] * 4)
+
+
+def test_a_batch_that_could_not_be_stopped_keeps_nothing_once_it_ends() -> None:
+    it = Rig(fault("write stall_ms=2500 name=*.kv.*"))
+    batch = it.store.start([kvcellar.Transfer("set", it.pool, ["a"], [0], timeout_ms=9000)])
+    marks = [weakref.ref(each) for each in (it.store, it.namespace, it.pool, it.pages)]
+    time.sleep(0.2)
+    del batch, it
+    assert None not in [mark() for mark in marks]
+    collect_until(lambda: [mark() for mark in marks] == [None] * 4)
+
+
+def test_nobody_sees_half_an_object() -> None:
+    """gc.get_objects() has every object from when it is made, also while its arguments are read."""
+    done = run_python("""
+import gc, kvcellar
+from binding import rig
+seen = set()
+def look():
+    for each in gc.get_objects():
+        if type(each).__module__.partition(".")[0] != "kvcellar" or isinstance(each, type):
+            continue
+        seen.add(type(each).__name__)
+        for use in (repr, len, lambda b: b.done(), lambda b: b.wait(0), lambda b: b.fileno()):
+            try:
+                use(each)
+            except (TypeError, AttributeError, kvcellar.Error):
+                pass
+class Nosy(list):
+    def __iter__(self):
+        look()
+        yield from list(self[:])
+class NosyIndices:
+    def __len__(self):
+        look()
+        return 1
+    def __getitem__(self, at):
+        look()
+        return 0
+class NosyName:
+    def data_ptr(self):
+        look()
+        raise AttributeError
+with rig() as it:
+    transfer = kvcellar.Transfer("set", it.pool, Nosy(["a"]), NosyIndices())
+    try:
+        kvcellar.Transfer("get", it.pool, ["a"], buffers=[NosyName()])
+    except AttributeError:
+        pass
+    batch = it.store.start(Nosy([transfer]))
+    assert batch.wait()[0].ok == [True]
+    assert it.store.run(Nosy([transfer]))[0].ok == [True]
+    look()
+    print(len(seen), "Batch" in seen)
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" True\n")
+
+
 # ---------------------------------------------------------------- closing under a running call
 
 
@@ -265,6 +394,73 @@ def test_a_forked_child_may_not_use_the_handles() -> None:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         assert it.pool.get(["a"], [1]).ok == [True]
+
+
+def run_forking(code: str) -> None:
+    """Runs code that sets `child`; a child that hangs is ended by its alarm."""
+    done = run_python(f"""
+import os, signal, sys, threading, warnings, kvcellar
+from binding import Rig, mem
+warnings.simplefilter("ignore", DeprecationWarning)
+{code}
+print(os.waitpid(child, 0)[1])
+""")
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_a_child_forked_while_the_log_callback_runs_comes_to_its_end() -> None:
+    run_forking("""
+entered, release, lines = threading.Event(), threading.Event(), []
+def callback(level, text):
+    lines.append(text)
+    if threading.current_thread() is not threading.main_thread():
+        entered.set()
+        release.wait()
+kvcellar.set_log(callback, 3)
+thread = threading.Thread(target=lambda: Rig().store.close())
+thread.start()
+assert entered.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    lines.clear()
+    Rig().store.close()
+    assert lines  # the callback is kept
+    own = []
+    kvcellar.set_log(lambda level, text: own.append(text), 3)
+    lines.clear()
+    Rig().store.close()
+    assert own and not lines
+    sys.exit(0)  # takes the callback away
+release.set()
+thread.join()
+""")
+
+
+def test_a_child_forked_while_threads_open_stores_opens_its_own() -> None:
+    run_forking("""
+stopping = False
+config = mem()
+def open_again_and_again():
+    while not stopping:
+        Rig(config).store.close()
+threads = [threading.Thread(target=open_again_and_again, daemon=True) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for left in reversed(range(100)):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        own = Rig(config)
+        assert own.pool.set(["a"], [0]).ok == own.pool.get(["a"], [1]).ok == [True]
+        own.store.close()
+        os._exit(0)
+    if left:
+        assert os.waitpid(child, 0)[1] == 0
+stopping = True
+for thread in threads:
+    thread.join()
+""")
 
 
 # ---------------------------------------------------------------- exit
