@@ -163,6 +163,8 @@ static int tensor_of(struct kvcpy_state *state, PyObject *object, const char *wh
 				    what);
 	if (out->item_bytes > 0 && out->count > UINT64_MAX / out->item_bytes)
 		return kvcpy_refuse(state, "%s has more bytes than there can be", what);
+	if (out->address == 0 && out->count > 0 && out->item_bytes > 0)
+		return kvcpy_refuse(state, "%s: address 0, its memory has been given up", what);
 	return 1;
 }
 

@@ -180,6 +180,13 @@ class OddTensor(Tensor):
         super().__init__(array.array("q", [0, 1, 2]), **options)
 
 
+class Freed(OddTensor):
+    """Like one whose untyped_storage().resize_(0) was called: it still has its shape."""
+
+    def data_ptr(self) -> int:
+        return 0
+
+
 class NoSize:
     def data_ptr(self) -> int:
         return 1
@@ -202,6 +209,7 @@ class Raises:
     (OddTensor(dtype="torch.float64"), kvcellar.ConfigError, "dtype torch.float64"),
     (OddTensor(device="cuda:0"), kvcellar.ConfigError, "indices is on device cuda:0"),
     (OddTensor(contiguous=False), kvcellar.ConfigError, "indices is not contiguous"),
+    (Freed(), kvcellar.ConfigError, "indices: address 0"),
     (NoSize(), kvcellar.ConfigError, "no numel"),
     (Raises(), RuntimeError, "meta tensor"),
     ([0, "1", 2], TypeError, r"indices\[1\]: an int expected, not str"),
@@ -251,6 +259,24 @@ def two_parts(one: Rig) -> kvcellar.Pool:
     """A pool whose parts have no base: 8 and 16 bytes."""
     return one.namespace.pool("pair", [{"piece_bytes": 8, "piece_count": 1, "name": "k"},
                                        {"piece_bytes": 16, "piece_count": 1, "name": "v"}])
+
+
+def test_tensors_without_memory(two_parts: kvcellar.Pool) -> None:
+    """Freed ones are refused wherever a tensor may be given, empty ones are no error of theirs."""
+    space = kvcellar.Store(mem()).namespace("x")
+    for call in (lambda: two_parts.set(["a"], buffers=[Freed(), b"a" * 16]),
+                 lambda: two_parts.get(["a"], buffers=[bytearray(8), Freed()]),
+                 lambda: kvcellar.Transfer("get", two_parts, ["a"], buffers=[Freed()] * 2),
+                 lambda: kvcellar.Transfer("get", two_parts, ["a"], Freed()),
+                 lambda: space.put("p", "k", Freed()), lambda: space.get_into("p", "k", Freed()),
+                 lambda: space.put_many("p", ["k"], [Freed()]),
+                 lambda: space.get_many("p", ["k"], [Freed()])):
+        with pytest.raises(kvcellar.ConfigError, match="address 0"):
+            call()
+    empty = Freed()
+    empty.numel = lambda: 0  # type: ignore[method-assign]
+    space.put("p", "empty", empty)
+    assert space.get("p", "empty") == b""
 
 
 def test_buffers_instead_of_indices(two_parts: kvcellar.Pool) -> None:
