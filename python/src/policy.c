@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+	PAGES_MAX = 1 << 24,
+	PAGES_SLICE = 1 << 16, /* with as many, other threads get the GIL meanwhile */
+};
+
 /* struct policies - @held  the bytes objects */
 struct policies {
 	struct kvc_policy_pool *pools;
@@ -59,8 +64,9 @@ static int policies_make(struct kvcpy_state *state, PyObject *const *values, str
 
 	if (kvcpy_u64(state, values[1], "page_count", &page_count))
 		return -1;
-	if (page_count > PY_SSIZE_T_MAX / 2)
-		return kvcpy_refuse(state, "page_count is too large");
+	if (page_count > PAGES_MAX)
+		return kvcpy_refuse(state, "page_count = %llu: at most %d",
+				    (unsigned long long)page_count, PAGES_MAX);
 	policies.page_count = (size_t)page_count;
 	policies.tuples = kvcpy_tuple(values[0], "pools");
 	if (!policies.tuples)
@@ -103,9 +109,22 @@ PyObject *kvcpy_policy_prefix(PyObject *module, PyObject *const *args, Py_ssize_
 	if (kvcpy_parse(&prefix_spec, args, nargs, kwnames, values) ||
 	    policies_make(PyModule_GetState(module), values, &policies))
 		return NULL;
-	pages = kvc_policy_prefix(policies.pools, policies.count, policies.page_count);
+	if (policies.page_count >= PAGES_SLICE) {
+		Py_BEGIN_ALLOW_THREADS
+		pages = kvc_policy_prefix(policies.pools, policies.count, policies.page_count);
+		Py_END_ALLOW_THREADS
+	} else {
+		pages = kvc_policy_prefix(policies.pools, policies.count, policies.page_count);
+	}
 	policies_release(&policies);
 	return PyLong_FromSize_t(pages);
+}
+
+static int let_others(void)
+{
+	Py_BEGIN_ALLOW_THREADS
+	Py_END_ALLOW_THREADS
+	return PyErr_CheckSignals();
 }
 
 static PyObject *numbers_of(const uint8_t *restorable, size_t page_count)
@@ -118,6 +137,8 @@ static PyObject *numbers_of(const uint8_t *restorable, size_t page_count)
 		if (restorable[n] && (!number || PyList_Append(list, number) < 0))
 			Py_CLEAR(list);
 		Py_XDECREF(number);
+		if (list && n % PAGES_SLICE == 0 && let_others())
+			Py_CLEAR(list);
 	}
 	return list;
 }
@@ -125,7 +146,7 @@ static PyObject *numbers_of(const uint8_t *restorable, size_t page_count)
 const char kvcpy_policy_restorable_doc[] =
 	"policy_restorable($module, /, pools, page_count)\n--\n\n"
 	"The prefix lengths, 1 to page_count ascending, that every pool can restore.\n\n"
-	"pools: as for policy_prefix().";
+	"pools: as for policy_prefix(). page_count: at most 2**24.";
 PyObject *kvcpy_policy_restorable(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 				  PyObject *kwnames)
 {
@@ -141,8 +162,15 @@ PyObject *kvcpy_policy_restorable(PyObject *module, PyObject *const *args, Py_ss
 		policies_release(&policies);
 		return PyErr_NoMemory();
 	}
-	(void)kvc_policy_restorable(policies.pools, policies.count, policies.page_count,
-				    restorable);
+	if (policies.page_count >= PAGES_SLICE) {
+		Py_BEGIN_ALLOW_THREADS(void)
+		kvc_policy_restorable(policies.pools, policies.count, policies.page_count,
+				      restorable);
+		Py_END_ALLOW_THREADS
+	} else {
+		(void)kvc_policy_restorable(policies.pools, policies.count, policies.page_count,
+					    restorable);
+	}
 	list = numbers_of(restorable, policies.page_count);
 	free(restorable);
 	policies_release(&policies);

@@ -57,6 +57,14 @@ def test_no_pool_asks_for_nothing() -> None:
     assert kvcellar.policy_restorable([], 0) == []
 
 
+def test_many_pages() -> None:
+    """So many that other threads run meanwhile."""
+    pages = 3 << 16
+    pools = [(b"\1" * pages, "block_groups", 4)]
+    assert kvcellar.policy_prefix(pools, pages) == pages
+    assert kvcellar.policy_restorable(pools, pages) == list(range(4, pages + 1, 4))
+
+
 @pytest.mark.parametrize(("pools", "page_count", "error", "text"), [
     ([(b"\1", "all_pages", 1)], 2, kvcellar.ConfigError,
      r"pools\[0\] has 1 pages, page_count is 2"),
@@ -68,7 +76,9 @@ def test_no_pool_asks_for_nothing() -> None:
     (["pool"], 1, kvcellar.ConfigError, r"pools\[0\]"),
     (5, 1, TypeError, "pools: a sequence expected"),
     ([], -1, kvcellar.ConfigError, "page_count = -1"),
-    ([], 2**63, kvcellar.ConfigError, "page_count is too large"),
+    ([], 2**24 + 1, kvcellar.ConfigError, "page_count = 16777217: at most 16777216"),
+    ([], 10**8, kvcellar.ConfigError, "page_count = 100000000: at most"),
+    ([], 2**63, kvcellar.ConfigError, "page_count = 9223372036854775808: at most"),
     ([], "1", TypeError, "page_count: an int expected"),
 ])
 def test_wrong_pools(pools: Any, page_count: Any, error: type[Exception], text: str) -> None:
