@@ -13,7 +13,7 @@ enum {
 };
 
 struct stat_arguments {
-	const char *what; /* a key, or a path that begins with '/' */
+	const char *what; /* a key, or a path: with a '/' at its begin, or a root's */
 	bool usage;
 	bool recount;
 };
@@ -57,8 +57,9 @@ static const struct argp stat_argp = {
 	.options = stat_options,
 	.parser = parse_stat,
 	.args_doc = "KEY|PATH",
-	.doc = "Shows what an object's trailer says. A name that begins with a slash is the path "
-	       "of an object's file in one of the roots; everything else is a key."
+	.doc = "Shows what an object's trailer says. A name that begins with a slash, or with a "
+	       "root's folder as ls --long prints it, is the path of an object's file in one of "
+	       "the roots; everything else is a key."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar stat greeting\n"
@@ -156,6 +157,27 @@ static struct kvc_root_usage *read_usage(struct kvc_cli *cli, bool recount, size
 	return NULL;
 }
 
+/* The path behind the root's folder when it begins with that, as it is written; else NULL. */
+static const char *behind_root(const char *path, const char *root)
+{
+	const size_t bytes = strlen(root);
+
+	return bytes && strncmp(path, root, bytes) == 0 && path[bytes] == '/' ? path + bytes + 1 :
+										NULL;
+}
+
+/* The same when both are written differently: one relative, or through a symlink. */
+static int place_behind_links(struct places *places, const char *path, const char *root)
+{
+	char *real_path = realpath(path, NULL), *real_root = realpath(root, NULL);
+	const char *rest = real_path && real_root ? behind_root(real_path, real_root) : NULL;
+	int rc = rest ? place_add(places, root, strlen(root), rest) : -ENOENT;
+
+	free(real_root);
+	free(real_path);
+	return rc;
+}
+
 static int places_of_path(struct kvc_cli *cli, const char *path, struct places *places)
 {
 	struct kvc_root_usage *usage;
@@ -166,10 +188,10 @@ static int places_of_path(struct kvc_cli *cli, const char *path, struct places *
 	if (!usage)
 		return CLI_IO;
 	for (size_t i = 0; i < count && rc == -ENOENT; i++) {
-		size_t bytes = strlen(usage[i].path);
+		const char *root = usage[i].path, *rest = behind_root(path, root);
 
-		if (bytes && strncmp(path, usage[i].path, bytes) == 0 && path[bytes] == '/')
-			rc = place_add(places, path, bytes, path + bytes + 1);
+		rc = rest ? place_add(places, root, strlen(root), rest) :
+			    place_behind_links(places, path, root);
 	}
 	free(usage);
 	if (rc == -ENOENT)
@@ -235,6 +257,24 @@ static json_t *detail_json(const struct place *place, const struct kvc_object_de
 		"writer", cli_json_text(detail->writer));
 }
 
+/* Is it a path? A relative one begins with a root as it is configured. */
+static bool is_path(struct kvc_cli *cli, const char *what)
+{
+	struct kvc_root_usage *usage;
+	bool found = what[0] == '/';
+	size_t count;
+
+	if (cli->ns.hex)
+		return false;
+	if (found || !strchr(what, '/'))
+		return found;
+	usage = read_usage(cli, false, &count);
+	for (size_t i = 0; usage && i < count && !found; i++)
+		found = behind_root(what, usage[i].path) != NULL;
+	free(usage);
+	return found;
+}
+
 static int stat_object(struct kvc_cli *cli, const char *what)
 {
 	struct kvc_object_detail detail = { .size = sizeof(detail) };
@@ -242,8 +282,8 @@ static int stat_object(struct kvc_cli *cli, const char *what)
 	json_t *list = json_array();
 	int rc;
 
-	rc = what[0] == '/' && !cli->ns.hex ? places_of_path(cli, what, &places) :
-					      places_of_key(cli, what, &places);
+	rc = is_path(cli, what) ? places_of_path(cli, what, &places) :
+				  places_of_key(cli, what, &places);
 	for (size_t i = 0; rc == 0 && i < places.count; i++) {
 		const struct place *place = &places.list[i];
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in and out: put, get, exists, rm, ls, stat, where, verify, clear, info, selftest."""
 import base64
+import functools
 import os
 import subprocess
 
@@ -279,6 +280,20 @@ class Objects(support.Case):
         self.assertTrue(self.check(self.k("selftest", "--json"), DONE).json["ok"])
         self.assertIn("ok", self.k("selftest").text)
         self.assertEqual(self.objects(), [])
+
+    def test_stat_takes_the_paths_that_ls_prints(self):
+        self.check(self.k("put", "key", stdin=b"x"), DONE)
+        os.symlink(self.root, self.path("link"))
+        absolute = self.check(self.k("ls", "-al"), DONE).text.split()[-1]
+        for root in (self.root, "root", "./root", "link"):
+            with self.subTest(root):
+                at = functools.partial(run, "-D", root, cwd=self.folder)
+                printed = self.check(at("ls", "-al"), DONE).text.split()[-1]
+                for path in (printed, absolute):
+                    self.assertRegex(self.check(at("stat", path), DONE).text,
+                                     r"(?m)^payload +1 ")
+        self.check(run("-D", "root", "stat", "/etc/hostname", cwd=self.folder), USAGE,
+                   "in none of the roots")
 
     def test_memory_of_the_process(self):
         """The reference plugin through the same commands."""
