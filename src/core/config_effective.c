@@ -363,6 +363,49 @@ static int read_environment(struct kvc_effective *effective)
 	return rc == 0 ? kvc_env_warn_unknown(effective) : rc;
 }
 
+/* SGLang takes no text for a number, nor a number for its boolean; the adapter's own key may be
+ * either. */
+static bool is_of_type(const struct kvc_option *option, const json_t *value)
+{
+	if (strcmp(option->name, "switch_interval_us") == 0 || strcmp(option->type, "string") == 0)
+		return true;
+	if (strcmp(option->name, "hicache_storage_pass_prefix_keys") == 0)
+		return json_is_boolean(value);
+	return !json_is_string(value);
+}
+
+/* A key of SGLang's or of its adapter. One that is not known is told, not refused: SGLang may have
+ * got it since. */
+static int read_engine_key(struct kvc_effective *effective, const char *key, const json_t *value)
+{
+	const struct kvc_option *option =
+		kvc_option_find(kvc_engine_options, kvc_engine_option_count, key);
+	char suffix[KVC_PATH_BYTES], shown[2 * KVC_PATH_BYTES], quoted[KVC_QUOTED_BYTES];
+	struct kvc_nearest nearest = { .wanted = key };
+	json_t *checked;
+	int rc;
+
+	kvc_origin_suffix(suffix, effective->origins, key);
+	if (option) {
+		(void)snprintf(shown, sizeof(shown), "%s%s", key, suffix);
+		if (!is_of_type(option, value))
+			return kvc_fail(-EINVAL, "%s: SGLang needs the type %s here", shown,
+					strcmp(option->type, "float") == 0 ? "number" :
+									     option->type);
+		rc = kvc_value_check(option, shown, value, &checked);
+		if (rc < 0)
+			return rc;
+		return json_object_set_new(effective->top, key, checked) < 0 ? -ENOMEM : 0;
+	}
+	if (strcmp(key, "allocator") == 0)
+		return 0;
+	for (size_t i = 0; i < kvc_engine_option_count; i++)
+		kvc_nearest_offer(&nearest, kvc_engine_options[i].name);
+	return kvc_warn(effective, "%s%s is no key of SGLang's that is known here%s%s%s",
+			kvc_quote(quoted, key), suffix, nearest.word ? "; did you mean " : "",
+			nearest.word ? nearest.word : "", nearest.word ? "?" : "");
+}
+
 /* A key of the top level that no top-level option has: a flat plugin option, one that belongs to
  * SGLang, or unknown. Beside a plugin from plugin_dir, whose table is not known here, it is
  * flat. */
@@ -373,8 +416,10 @@ static int read_other_key(struct kvc_effective *effective, const char *key, cons
 	const char *wanted;
 	char name[KVC_PATH_BYTES];
 
-	if (json_is_null(value) || kvc_key_is_tolerated(key))
+	if (json_is_null(value))
 		return 0;
+	if (kvc_key_is_tolerated(key))
+		return read_engine_key(effective, key, value);
 	if (!owner_of(key) && strcmp(key, kvc_active_option.name) != 0) {
 		wanted = kvc_env_plugin(variable);
 		(void)snprintf(name, sizeof(name), "%s", wanted ? wanted : "");

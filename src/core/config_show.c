@@ -109,8 +109,12 @@ static const struct kvc_option *row_of(const char *plugin, const char *name)
 {
 	const struct kvc_section *section = plugin ? kvc_section_find(plugin) : NULL;
 
-	if (!plugin)
-		return kvc_top_option_find(name);
+	if (!plugin) {
+		const struct kvc_option *option = kvc_top_option_find(name);
+
+		return option ? option :
+				kvc_option_find(kvc_engine_options, kvc_engine_option_count, name);
+	}
 	return section ? kvc_section_option_find(section, name) : NULL;
 }
 

@@ -261,15 +261,25 @@ const char *kvc_option_canonical(const char *name)
 	return strcmp(name, "secret_key") == 0 ? "secrete_key" : name;
 }
 
+/* What SGLang's parse_storage_backend_extra_config(), its controller and its factory take; the last
+ * one is read by kvcellar/sglang in Python. */
+const struct kvc_option kvc_engine_options[] = {
+	ROW("prefetch_threshold", "integer", "", "", "", 0, ""),
+	ROW("prefetch_timeout_base", "float", "", "", "", 0, ""),
+	ROW("prefetch_timeout_per_ki_token", "float", "", "", "", 0, ""),
+	ROW("hicache_storage_pass_prefix_keys", "boolean", "", "", BOOLEAN, 0, ""),
+	ROW("tp_lcm_size", "integer", "", "", "[1, 2147483647]", 0, ""),
+	ROW("interface_v1", "boolean", "", "", BOOLEAN, 0, ""),
+	ROW("backend_name", "string", "", "", "", 0, ""),
+	ROW("module_path", "string", "", "", "", 0, ""),
+	ROW("class_name", "string", "", "", "", 0, ""),
+	ROW("switch_interval_us", "float", "us", "", "[1, 1000000]", 0, ""),
+};
+const size_t kvc_engine_option_count = COUNT(kvc_engine_options);
+
 bool kvc_key_is_tolerated(const char *name)
 {
-	/* Of SGLang, and the last one of the adapter: kvcellar/sglang in Python. */
-	static const char *const keys[] = { "interface_v1",	 "backend_name", "module_path",
-					    "class_name",	 "allocator",	 "tp_lcm_size",
-					    "switch_interval_us" };
-
-	for (size_t i = 0; i < COUNT(keys); i++)
-		if (strcmp(name, keys[i]) == 0)
-			return true;
-	return strncmp(name, "prefetch_", 9) == 0 || strncmp(name, "hicache_", 8) == 0;
+	return kvc_option_find(kvc_engine_options, kvc_engine_option_count, name) ||
+	       strcmp(name, "allocator") == 0 || strncmp(name, "prefetch_", 9) == 0 ||
+	       strncmp(name, "hicache_", 8) == 0;
 }

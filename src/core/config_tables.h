@@ -54,7 +54,11 @@ const struct kvc_option *kvc_section_option_find(const struct kvc_section *secti
 /* The name under which a section keeps `name`: "secret_key" is "secrete_key". */
 const char *kvc_option_canonical(const char *name);
 
-/* Keys that SGLang puts into the same table and that mean nothing here. */
+/* Keys that SGLang and its adapter put into the same table and that mean nothing here. */
+extern const struct kvc_option kvc_engine_options[];
+extern const size_t kvc_engine_option_count;
+
+/* One of those, another that begins as SGLang's do, or `allocator`, which has no type. */
 bool kvc_key_is_tolerated(const char *name);
 
 #endif

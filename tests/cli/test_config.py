@@ -36,6 +36,15 @@ class Config(support.Case):
         self.assertEqual(len(checked), 4)
         self.assertEqual(checked, told)
 
+    def test_keys_of_sglang(self):
+        text = '{"prefetch_threshold": 64, "switch_interval_us": 500}'
+        self.assertEqual(self.value("prefetch_threshold", "-c", text), 64)
+        self.assertEqual(self.value("switch_interval_us", "-c", text), 500)
+        self.check(run("-c", '{"prefetch_threshold": "64"}', "config", "check"), CONFIG,
+                   "prefetch_threshold", "SGLang needs the type integer")
+        warned = self.check(run("-c", '{"hicache_foo": 1}', "config", "check"), DONE)
+        self.assertIn('"hicache_foo"', warned.text)
+
     def test_forms(self):
         forms = {
             "toml": self.write("c.toml", b"naming = 'nixl'\n"),

@@ -163,6 +163,31 @@ static void test_sglang_keys_are_tolerated(void **state)
 	kvc_settings_free(settings);
 }
 
+static void test_sglang_keys_have_types(void **state)
+{
+	static const char *const wrong[][2] = {
+		{ "{\"prefetch_threshold\": \"256\"}", "prefetch_threshold" },
+		{ "{\"prefetch_threshold\": 1.5}", "prefetch_threshold" },
+		{ "{\"prefetch_timeout_base\": \"x\"}", "prefetch_timeout_base" },
+		{ "{\"prefetch_timeout_per_ki_token\": []}", "prefetch_timeout_per_ki_token" },
+		{ "{\"hicache_storage_pass_prefix_keys\": 1}", "hicache_storage_pass_prefix" },
+		{ "{\"tp_lcm_size\": 0}", "tp_lcm_size" },
+		{ "{\"interface_v1\": \"false\"}", "interface_v1" },
+		{ "{\"backend_name\": 5}", "backend_name" },
+		{ "{\"switch_interval_us\": 0}", "switch_interval_us" },
+		{ "{\"switch_interval_us\": \"soon\"}", "switch_interval_us" },
+	};
+	struct kvc_settings *settings;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		assert_contains(error_of(wrong[i][0]), wrong[i][1]);
+	settings = settings_of("{\"l3_cleaner_enabled\": false, \"prefetch_treshold\": 5}");
+	assert_int_equal(settings->warning_count, 1);
+	assert_contains(settings->warnings[0], "did you mean prefetch_threshold?");
+	kvc_settings_free(settings);
+}
+
 static void test_r50_selection(void **state)
 {
 	struct kvc_settings *settings;
@@ -532,6 +557,7 @@ int main(void)
 		cmocka_unit_test(test_r50_misspelt_keys),
 		cmocka_unit_test(test_without_strict_unknown_keys_warn),
 		cmocka_unit_test(test_sglang_keys_are_tolerated),
+		cmocka_unit_test(test_sglang_keys_have_types),
 		cmocka_unit_test(test_r50_selection),
 		cmocka_unit_test(test_r50_the_seeds_sample_file_loads),
 		cmocka_unit_test(test_r50_secrete_key_and_secret_key),
