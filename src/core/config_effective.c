@@ -388,7 +388,8 @@ static int read_engine_key(struct kvc_effective *effective, const char *key, con
 	kvc_origin_suffix(suffix, effective->origins, key);
 	if (option) {
 		(void)snprintf(shown, sizeof(shown), "%s%s", key, suffix);
-		if (!is_of_type(option, value))
+		/* A single key (-s) has no other form than text. */
+		if (!is_of_type(option, value) && !strstr(suffix, "kvc_config_set"))
 			return kvc_fail(-EINVAL, "%s: SGLang needs the type %s here", shown,
 					strcmp(option->type, "float") == 0 ? "number" :
 									     option->type);

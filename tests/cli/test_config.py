@@ -42,6 +42,7 @@ class Config(support.Case):
         self.assertEqual(self.value("switch_interval_us", "-c", text), 500)
         self.check(run("-c", '{"prefetch_threshold": "64"}', "config", "check"), CONFIG,
                    "prefetch_threshold", "SGLang needs the type integer")
+        self.assertEqual(self.value("prefetch_threshold", "-s", "prefetch_threshold=32"), 32)
         warned = self.check(run("-c", '{"hicache_foo": 1}', "config", "check"), DONE)
         self.assertIn('"hicache_foo"', warned.text)
 
