@@ -23,7 +23,7 @@
  *    Structs that callbacks get have it set by the library.
  *  - Handles are opaque. Closing NULL does nothing. Children are closed before their parent.
  *    Closing a handle that another thread is using is the caller's error. After fork() the child
- *    uses no handle of its parent's.
+ *    uses no handle of its parent's; it may open its own, whatever other threads were doing.
  *  - Callbacks run in the calling thread; they may call the library, but not close what the call
  *    uses. *_COUNT values are those of the header: a newer library may return larger ones.
  *  - Store, namespace, pool and batch calls are thread-safe. A config belongs to one thread.

@@ -38,8 +38,7 @@ struct mem_shard {
 struct mem_space {
 	struct mem_space *next;
 	struct mem_shard shards[MEM_SHARDS];
-	pthread_mutex_t container_lock;
-	struct mem_container *containers;
+	struct mem_container *containers; /* under the one lock of all spaces */
 	_Atomic uint64_t used_bytes;
 	_Atomic uint64_t last_version;
 	uint64_t id;
@@ -49,7 +48,7 @@ struct mem_space {
 /* A container belongs to its space and outlives its handles; a removed one lives as they do. */
 struct mem_container {
 	struct mem_container *next;
-	uint32_t references;   /* under the space's container_lock */
+	uint32_t references;   /* under the lock of containers */
 	pthread_rwlock_t lock; /* read: reads; write: writes and resize */
 	unsigned char *data;
 	uint64_t bytes;

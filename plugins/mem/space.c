@@ -8,7 +8,42 @@
 #include <time.h>
 
 static pthread_mutex_t spaces_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t containers_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mem_space *spaces;
+
+/*
+ * What is stored is the process's and so the child's too. Chains of objects are whole at any time,
+ * so fork() need not wait for 64 locks per space; what a thread of the parent had a reference to
+ * stays in the child's memory.
+ */
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&spaces_lock);
+	pthread_mutex_lock(&containers_lock);
+}
+
+static void fork_parent(void)
+{
+	pthread_mutex_unlock(&containers_lock);
+	pthread_mutex_unlock(&spaces_lock);
+}
+
+static void fork_child(void)
+{
+	for (struct mem_space *space = spaces; space; space = space->next) {
+		for (uint32_t i = 0; i < MEM_SHARDS; i++)
+			(void)pthread_mutex_init(&space->shards[i].lock, NULL);
+		for (struct mem_container *one = space->containers; one; one = one->next)
+			(void)pthread_rwlock_init(&one->lock, NULL);
+	}
+	fork_parent();
+}
+
+/* The plugin is never unloaded. */
+__attribute__((constructor)) static void fork_prepared(void)
+{
+	(void)pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
 
 static int64_t now_real_ns(void)
 {
@@ -28,7 +63,6 @@ static struct mem_space *space_new(const char *location)
 	memcpy(space->location, location, bytes);
 	for (uint32_t i = 0; i < MEM_SHARDS; i++)
 		(void)pthread_mutex_init(&space->shards[i].lock, NULL);
-	(void)pthread_mutex_init(&space->container_lock, NULL);
 	space->id = spaces ? spaces->id + 1 : 1;
 	return space;
 }
@@ -153,7 +187,7 @@ int mem_object_publish(struct mem_object *object, bool if_absent, uint64_t *out_
 	} else {
 		atomic_fetch_add(&object->references, 1);
 		object->next = old ? old->next : NULL;
-		*link = object;
+		__atomic_store_n(link, object, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&shard->lock);
 	mem_object_put(old);
@@ -303,7 +337,7 @@ int mem_container_find(struct mem_space *space, uint64_t capacity, const char *n
 	struct mem_container *container;
 	int rc = 0;
 
-	pthread_mutex_lock(&space->container_lock);
+	pthread_mutex_lock(&containers_lock);
 	for (container = space->containers; container; container = container->next)
 		if (strcmp(container->name, name) == 0)
 			break;
@@ -315,11 +349,11 @@ int mem_container_find(struct mem_space *space, uint64_t capacity, const char *n
 		*out = container;
 	if (rc == 0)
 		(*out)->references++;
-	pthread_mutex_unlock(&space->container_lock);
+	pthread_mutex_unlock(&containers_lock);
 	return rc;
 }
 
-/* The container_lock is held. */
+/* The containers_lock is held. */
 static void container_unref(struct mem_space *space, struct mem_container *container)
 {
 	if (--container->references != 0)
@@ -332,9 +366,9 @@ static void container_unref(struct mem_space *space, struct mem_container *conta
 
 void mem_container_put(struct mem_space *space, struct mem_container *container)
 {
-	pthread_mutex_lock(&space->container_lock);
+	pthread_mutex_lock(&containers_lock);
 	container_unref(space, container);
-	pthread_mutex_unlock(&space->container_lock);
+	pthread_mutex_unlock(&containers_lock);
 }
 
 int mem_container_forget(struct mem_space *space, const char *name)
@@ -342,7 +376,7 @@ int mem_container_forget(struct mem_space *space, const char *name)
 	struct mem_container **link = &space->containers;
 	struct mem_container *container;
 
-	pthread_mutex_lock(&space->container_lock);
+	pthread_mutex_lock(&containers_lock);
 	while (*link && strcmp((*link)->name, name) != 0)
 		link = &(*link)->next;
 	container = *link;
@@ -350,7 +384,7 @@ int mem_container_forget(struct mem_space *space, const char *name)
 		*link = container->next;
 		container_unref(space, container);
 	}
-	pthread_mutex_unlock(&space->container_lock);
+	pthread_mutex_unlock(&containers_lock);
 	return container ? 0 : -ENOENT;
 }
 
@@ -360,7 +394,7 @@ int mem_container_resize(struct mem_space *space, uint64_t capacity,
 	unsigned char *data;
 	int rc = 0;
 
-	pthread_mutex_lock(&space->container_lock);
+	pthread_mutex_lock(&containers_lock);
 	pthread_rwlock_wrlock(&container->lock);
 	if (bytes > container->bytes)
 		rc = mem_space_reserve(space, capacity, bytes - container->bytes);
@@ -382,6 +416,6 @@ int mem_container_resize(struct mem_space *space, uint64_t capacity,
 
 unlock:
 	pthread_rwlock_unlock(&container->lock);
-	pthread_mutex_unlock(&space->container_lock);
+	pthread_mutex_unlock(&containers_lock);
 	return rc;
 }

@@ -15,6 +15,18 @@ static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER;
 static PyObject *current;
 static _Thread_local bool inside;
 
+/* fork() comes with the GIL, so it may not wait for the lock. Whoever had it in the parent keeps a
+ * reference to both callbacks for ever: whichever of them the library has here is alive. */
+static void fork_child(void)
+{
+	(void)pthread_mutex_init(&set_lock, NULL);
+}
+
+__attribute__((constructor)) static void fork_prepared(void)
+{
+	(void)pthread_atfork(NULL, NULL, fork_child);
+}
+
 bool kvcpy_logging(void)
 {
 	return inside;

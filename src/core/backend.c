@@ -14,6 +14,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MODULE_PREFIX "kvcellar-plugin-"
@@ -22,6 +23,47 @@
 
 static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvc_module *modules;
+
+/* ---------------------------------------------------------------- fork */
+
+#define FORK_WAIT_S 1
+
+static _Thread_local bool fork_has_lock;
+
+/*
+ * A child that is forked while another thread loads a plugin has the loader's lists half changed:
+ * so fork() waits for that, but not for ever, as the file may lie on a mount that does not answer.
+ * The list of modules itself is whole at any time.
+ */
+static void fork_prepare(void)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += FORK_WAIT_S;
+	fork_has_lock = !pthread_mutex_timedlock(&modules_lock, &until);
+}
+
+static void fork_parent(void)
+{
+	if (fork_has_lock)
+		pthread_mutex_unlock(&modules_lock);
+	fork_has_lock = false;
+}
+
+static void fork_child(void)
+{
+	if (fork_has_lock)
+		pthread_mutex_unlock(&modules_lock);
+	else
+		(void)pthread_mutex_init(&modules_lock, NULL);
+	fork_has_lock = false;
+}
+
+__attribute__((constructor)) static void fork_prepared(void)
+{
+	(void)pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
 
 /* ---------------------------------------------------------------- host services */
 
@@ -335,7 +377,7 @@ static int module_from_file(const char *name, const char *path, const char *libr
 	}
 	fill_optional_slots(&module->ops);
 	module->next = modules;
-	modules = module;
+	__atomic_store_n(&modules, module, __ATOMIC_RELEASE);
 	*out = module;
 	return 0;
 

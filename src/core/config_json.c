@@ -15,6 +15,13 @@ int kvc_syntax_fail(struct kvc_syntax_error *error, size_t line, size_t column, 
 	return -EINVAL;
 }
 
+/* jansson chooses its hash seed at the first object; a child that another thread's first object was
+ * forked in would wait for that thread for ever. */
+__attribute__((constructor)) static void seed_chosen(void)
+{
+	json_object_seed(0);
+}
+
 /* jansson goes down to 2048 levels and tells no line for it, so the brackets are counted first. */
 static int check_depth(const char *text, size_t bytes, struct kvc_syntax_error *error)
 {

@@ -14,17 +14,42 @@ static _Thread_local char last_error[DETAIL_BYTES];
 static _Thread_local int last_code;
 static _Thread_local unsigned failures;
 
+struct sink {
+	kvc_log_fn fn;
+	void *context;
+	int level;
+};
+
+/* Two, so that a child that was forked while a thread set another one has either whole. */
+static struct sink sinks[2];
+static unsigned sink_now;
 static pthread_rwlock_t sink_lock = PTHREAD_RWLOCK_INITIALIZER;
-static kvc_log_fn sink;
-static void *sink_context;
-static int sink_level = KVC_LOG_INFO;
+static _Thread_local unsigned sink_depth; /* how often this thread has the lock for reading */
+
+/*
+ * The child keeps the callback, and the lock as its one thread has it. fork() waits for nobody: a
+ * callback may wait for what the forking thread has, such as Python's GIL.
+ */
+static void fork_child(void)
+{
+	(void)pthread_rwlock_init(&sink_lock, NULL);
+	for (unsigned i = 0; i < sink_depth; i++)
+		pthread_rwlock_rdlock(&sink_lock);
+}
+
+__attribute__((constructor)) static void fork_prepared(void)
+{
+	(void)pthread_atfork(NULL, NULL, fork_child);
+}
 
 void kvc_log_set(kvc_log_fn fn, void *context, int level)
 {
+	unsigned next;
+
 	pthread_rwlock_wrlock(&sink_lock);
-	sink = fn;
-	sink_context = context;
-	sink_level = level;
+	next = 1 - sink_now;
+	sinks[next] = (struct sink){ fn, context, level };
+	__atomic_store_n(&sink_now, next, __ATOMIC_RELEASE);
 	pthread_rwlock_unlock(&sink_lock);
 }
 
@@ -69,15 +94,19 @@ int kvc_fail_since(unsigned mark, int error, const char *format, ...)
 void kvc_log(int level, const char *format, ...)
 {
 	char text[DETAIL_BYTES];
+	const struct sink *sink;
 	va_list args;
 
 	pthread_rwlock_rdlock(&sink_lock);
-	if (sink && level <= sink_level) {
+	sink_depth++;
+	sink = &sinks[sink_now];
+	if (sink->fn && level <= sink->level) {
 		va_start(args, format);
 		(void)vsnprintf(text, sizeof(text), format, args);
 		va_end(args);
-		sink(sink_context, level, text);
+		sink->fn(sink->context, level, text);
 	}
+	sink_depth--;
 	pthread_rwlock_unlock(&sink_lock);
 }
 

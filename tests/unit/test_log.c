@@ -10,6 +10,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -91,6 +93,122 @@ static void a_place_that_logs_often_is_limited(void **state)
 	assert_int_equal(dropped, 0);
 }
 
+/* ---------------------------------------------------------------- fork */
+
+struct waiting {
+	int entered[2]; /* pipes: a byte when the callback runs, and one when it may end */
+	int released[2];
+	pid_t waiter; /* who waits in the callback: not the child */
+	unsigned lines;
+};
+
+static void wait_in_callback(void *context, int level, const char *text)
+{
+	struct waiting *waiting = context;
+	char byte = 0;
+
+	(void)level, (void)text;
+	waiting->lines++;
+	if (getpid() != waiting->waiter)
+		return;
+	assert_int_equal(write(waiting->entered[1], &byte, 1), 1);
+	assert_int_equal(read(waiting->released[0], &byte, 1), 1);
+}
+
+static void *log_one_line(void *context)
+{
+	kvc_log(KVC_LOG_ERROR, "a line");
+	return context;
+}
+
+/* The child's end; what hangs is ended by the alarm that it began with. */
+static void expect_exit(pid_t child, int code)
+{
+	int status;
+
+	assert_true(child > 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), code);
+}
+
+static void count_line(void *context, int level, const char *text)
+{
+	(void)level, (void)text;
+	++*(unsigned *)context;
+}
+
+/* The callback is kept, may be replaced, and may be taken away. Returns how many lines came. */
+static unsigned use_the_log(unsigned *kept)
+{
+	const unsigned before = *kept;
+	unsigned own = 0;
+
+	kvc_log(KVC_LOG_ERROR, "to the parent's callback");
+	kvc_log_set(count_line, &own, KVC_LOG_ERROR);
+	kvc_log(KVC_LOG_ERROR, "to the child's own");
+	kvc_log_set(NULL, NULL, KVC_LOG_ERROR);
+	kvc_log(KVC_LOG_ERROR, "to nobody");
+	return *kept - before + own;
+}
+
+static void a_child_sets_the_callback_while_its_parents_runs(void **state)
+{
+	struct waiting waiting = { .waiter = getpid() };
+	pthread_t thread;
+	char byte = 0;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(waiting.entered), 0);
+	assert_int_equal(pipe(waiting.released), 0);
+	kvc_log_set(wait_in_callback, &waiting, KVC_LOG_ERROR);
+	assert_int_equal(pthread_create(&thread, NULL, log_one_line, NULL), 0);
+	assert_int_equal(read(waiting.entered[0], &byte, 1), 1);
+	child = fork();
+	if (child == 0) {
+		(void)alarm(20);
+		_exit((int)use_the_log(&waiting.lines));
+	}
+	assert_int_equal(write(waiting.released[1], &byte, 1), 1);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	kvc_log_set(NULL, NULL, KVC_LOG_ERROR);
+	expect_exit(child, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		(void)close(waiting.entered[i]);
+		(void)close(waiting.released[i]);
+	}
+}
+
+struct forking {
+	pid_t child;
+	unsigned lines;
+};
+
+static void fork_in_callback(void *context, int level, const char *text)
+{
+	struct forking *forking = context;
+
+	(void)level, (void)text;
+	if (forking->lines++ == 0)
+		forking->child = fork();
+	if (forking->child == 0)
+		(void)alarm(20);
+}
+
+static void a_child_that_began_in_the_callback_returns_from_it(void **state)
+{
+	struct forking forking = { 0 };
+
+	(void)state;
+	kvc_log_set(fork_in_callback, &forking, KVC_LOG_ERROR);
+	kvc_log(KVC_LOG_ERROR, "a line");
+	if (forking.child == 0)
+		_exit((int)use_the_log(&forking.lines));
+	kvc_log_set(NULL, NULL, KVC_LOG_ERROR);
+	expect_exit(forking.child, 2);
+}
+
 /* ---------------------------------------------------------------- time and version */
 
 static void times_are_what_their_names_say(void **state)
@@ -120,6 +238,8 @@ int main(void)
 		cmocka_unit_test(the_last_error_is_the_threads_own),
 		cmocka_unit_test(lines_up_to_the_level_reach_the_callback),
 		cmocka_unit_test(a_place_that_logs_often_is_limited),
+		cmocka_unit_test(a_child_sets_the_callback_while_its_parents_runs),
+		cmocka_unit_test(a_child_that_began_in_the_callback_returns_from_it),
 		cmocka_unit_test(times_are_what_their_names_say),
 		cmocka_unit_test(the_version_has_three_numbers),
 	};
