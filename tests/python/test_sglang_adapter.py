@@ -24,6 +24,7 @@ from sglang_fakes import (
 
 import kvcellar
 from kvcellar.sglang import KvCellarStorage, identity, pools, registry
+from kvcellar.sglang import calls as calls_module
 from kvcellar.sglang.calls import Calls, Reports, start_logging
 from kvcellar.sglang.handles import Deadline
 
@@ -294,14 +295,177 @@ def test_close_waits_for_calls_at_work(make):
 def test_a_call_that_outlasts_close_closes(caplog):
     """close() does not wait for ever; the last call out ends the storage."""
     calls, done = Calls(), []
-    assert calls.enter() and calls.enter()
+    calls.inside |= {"a", "b"}
     assert calls.close(lambda: done.append(1), 0.01) is False
-    assert not calls.enter() and done == []
-    calls.leave()
+    assert calls.closed and done == []
+    calls.inside.discard("a")
+    calls.settle()
     assert done == []
-    calls.leave()
+    calls.inside.discard("b")
+    calls.settle()
+    calls.settle()
     assert done == [1]
     assert calls.close(lambda: done.append(2), 0.01) is True and done == [1]
+
+
+def test_a_close_that_is_interrupted_can_be_done_again():
+    calls, done = Calls(), []
+
+    def finish():
+        done.append(1)
+        if len(done) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calls.close(finish, 1)
+    assert calls.close(finish, 1) is True and done == [1, 1]
+
+
+def test_errors_of_closing_are_logged(caplog):
+    calls = Calls()
+    assert calls.close(lambda: 1 / 0, 1) is True
+    assert "division by zero" in caplog.text
+
+
+def interrupted_everywhere(run):
+    """Calls run() again and again, interrupted as if by Ctrl-C at its first place where CPython
+    lets a signal handler run, then at the second, and so on, until it comes through."""
+    for place in range(10000):
+        left = [place]
+
+        def tracer(frame, event, arg):
+            if not frame.f_code.co_filename.endswith(("calls.py", "storage.py")):
+                return None
+            if event in ("call", "c_return"):
+                left[0] -= 1
+                if left[0] < 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+            return None
+
+        sys.setprofile(tracer)
+        try:
+            run()
+            sys.setprofile(None)
+            if left[0] >= 0:
+                return place
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+    raise AssertionError("it never comes through")
+
+
+def test_calls_that_are_interrupted_count_no_longer(make):
+    """Wherever the exception of a signal handler comes, close() is not kept waiting by it."""
+    pool = FakePool()
+    storage = make(pool)
+    assert interrupted_everywhere(lambda: storage.batch_exists(["k"])) > 3
+    assert interrupted_everywhere(lambda: storage.batch_get_v1(["k"], None)) > 3
+    assert storage._calls.inside == set()
+    store = storage.store
+    assert interrupted_everywhere(storage.close) > 3
+    assert store.closed
+    assert interrupted_everywhere(lambda: storage.batch_exists(["k"])) > 1
+
+
+@pytest.mark.parametrize("holder", ["_reports._lock", "_stats_lock", "_calls._condition",
+                                    "_registry._lock"])
+def test_a_signal_handler_may_use_the_storage(make, holder):
+    """Whatever lock its thread holds at that moment."""
+    pool = FakePool()
+    storage = make(pool, enable_storage_metrics=True)
+    lock = storage
+    for name in holder.split("."):
+        lock = getattr(lock, name)
+    done = []
+
+    def handler():
+        with lock:
+            done.append(storage.batch_get_v1(["k"], None))
+            done.append(storage.batch_set_v1(["k"], pool.indices([0])))
+            done.append(storage.get_stats().backup_pgs)
+            done.append(storage.exists("other"))
+
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done == [[False], [True], [1], False]
+
+
+def test_a_signal_handler_may_ask_for_a_switch_interval():
+    def handler():
+        with calls_module.switch_interval._lock:
+            calls_module.switch_interval.acquire(sys.getswitchinterval())
+            calls_module.switch_interval.release()
+            done.append(1)
+
+    done = []
+    thread = threading.Thread(target=handler, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done == [1]
+
+
+class Refuses:
+    """Keys that nobody can count."""
+
+    def __len__(self):
+        raise RuntimeError("no length")
+
+
+class Unhashable(str):
+    __hash__ = None
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("what", [None, 5, 2.5, object(), Refuses(), iter(["k"]), range(9),
+                                  [None], [5], [[]], True, b"k", Ellipsis], ids=repr)
+def test_whatever_is_passed_nothing_raises(make, what, closed):
+    storage = make(FakePool())
+    if closed:
+        storage.close()
+    indices = array("q", range(4))
+    for op in (storage.batch_get_v1, storage.batch_set_v1):
+        assert not any(op(what, indices))
+        assert not any(op(host_indices=indices, keys=what))
+    for v2 in (storage.batch_get_v2, storage.batch_set_v2):
+        assert not any(any(done) for done in v2(what).values())
+        assert v2([FakeTransfer("kv", what, indices)]).keys() == {"kv"}
+        assert v2([what]) == {}
+        assert v2([FakeTransfer(Unhashable("kv"), ["k"], indices)]) == {}
+    assert storage.batch_exists(what) == 0
+    assert storage.batch_exists_v2(what).kv_hit_pages == 0
+    assert storage.batch_exists_v2(["k"], what).kv_hit_pages == 0
+    assert storage.batch_exists_v2(["k"], [what]).kv_hit_pages == 0
+    assert storage.exists(what) is False
+    assert storage.get(what, bytearray(8)) is None
+    assert not any(storage.batch_get(what, [bytearray(8)]))
+    assert storage.clear() is not None
+
+
+def test_a_default_goes_by_the_first_argument_however_it_is_passed(make):
+    storage = make()
+    storage.close()
+    assert storage.batch_get_v1(host_indices=[0] * 9, keys=["a", "b"]) == [False] * 2
+    assert storage.batch_get(target_locations=[], keys=["a"]) == [None]
+
+
+@pytest.mark.parametrize("bad", [
+    None, FakeTransfer("kv", Refuses(), array("q", range(4))), FakeTransfer("kv", [5, []], None),
+    FakeTransfer("kv", [object()], array("q", range(4))), FakeTransfer(Unhashable("kv"), ["k"]),
+    FakeTransfer("kv", ["k"], object())], ids=str)
+def test_a_malformed_transfer_fails_alone(make, bad, caplog):
+    pool, side = FakePool(), FakePool(token_bytes=256)
+    storage = make(pool)
+    storage.register_mem_host_pool_v2(side, "swa")
+    good = FakeTransfer("swa", ["a", "b"], side.indices([0, 1]))
+    for transfers in ([bad, good], [good, bad]):
+        for move in (storage.batch_set_v2, storage.batch_get_v2):
+            done = move(transfers)
+            assert done.pop("swa") == [True, True]
+            assert not any(done.get("kv", ()))
+    assert "transfer 0" in caplog.text and "transfer 1" in caplog.text
 
 
 def test_a_call_has_less_than_ten_seconds(make):

@@ -5,11 +5,13 @@ settings of the process that the storage changes while it is attached."""
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import kvcellar
@@ -19,6 +21,9 @@ logger = logging.getLogger("kvcellar.sglang")
 library_logger = logging.getLogger("kvcellar")
 
 LOG_SECONDS = 30.0
+CLOSE_LOOK_SECONDS = 0.1
+KEYS_MAX = 1 << 24  # more is no list of keys
+TRANSFERS_MAX = 4096
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 NAME = "kvcellar: "
 
@@ -38,7 +43,7 @@ class SwitchInterval:
     """sys.setswitchinterval() for as long as at least one storage asks for it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come back to it
         self._users = 0
         self._before = 0.0
         self._ours = 0.0
@@ -66,69 +71,66 @@ switch_interval = SwitchInterval()
 
 
 class Calls:
-    """Counts the calls that are at work, so that close() can wait for them.
+    """The calls that are at work, so that close() can wait for them.
+
+    A call adds a token of its own to `inside`, then looks at `closed`; it discards the token when
+    it ends and then, when `closed` is set, calls settle(). Set operations are atomic and need no
+    lock: a signal handler that raises finds no place between them where a call would count for
+    ever, and one that uses the storage meets no lock that its own thread holds.
 
     close(finish) runs `finish` once no call is inside: now, when the last one leaves within the
-    time, or by that one later.
+    time, or by that one later. `finish` may be interrupted and is then run again.
     """
 
     def __init__(self) -> None:
+        self.inside: set[object] = set()
+        self.closed = False
         self._condition = threading.Condition()
-        self._inside = 0
-        self._closed = False
         self._finish: Callable[[], None] | None = None
+        self._running = False
         self._finished = False
-
-    def enter(self) -> bool:
-        with self._condition:
-            if self._closed:
-                return False
-            self._inside += 1
-            return True
-
-    def leave(self) -> None:
-        with self._condition:
-            self._inside -= 1
-            run = self._take_finish()
-        self._run(run)
 
     def close(self, finish: Callable[[], None], seconds: float) -> bool:
         """True when it is finished. A second call only waits for the first."""
         with self._condition:
-            if not self._closed:
-                self._closed = True
+            if self._finish is None:
                 self._finish = finish
-            run = self._take_finish()
-        self._run(run)
-        with self._condition:
-            return self._condition.wait_for(lambda: self._finished, seconds)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def _take_finish(self) -> Callable[[], None] | None:
-        if self._inside or not self._closed:
-            return None
-        run, self._finish = self._finish, None
-        return run
-
-    def _run(self, run: Callable[[], None] | None) -> None:
-        if run is None:
-            return
-        try:
-            run()
-        finally:
+            self.closed = True
+        end = time.monotonic() + seconds
+        while True:
+            self.settle()
             with self._condition:
-                self._finished = True
-                self._condition.notify_all()
+                left = end - time.monotonic()
+                if self._finished or left <= 0:
+                    return self._finished
+                # A call that was interrupted on its way out notifies nobody.
+                self._condition.wait(min(left, CLOSE_LOOK_SECONDS))
+
+    def settle(self) -> None:
+        """Runs `finish` when it is due. Never raises what `finish` raises: that is logged."""
+        mine = False
+        try:
+            with self._condition:
+                if self._running or self._finished or self.inside or self._finish is None:
+                    return
+                self._running = mine = True
+            self._finish()
+            self._finished = True
+        except Exception as error:
+            self._finished = True
+            logger.error("kvcellar: closing: %s", error, exc_info=True)
+        finally:
+            if mine:
+                self._running = False
+                with self._condition:
+                    self._condition.notify_all()
 
 
 class Reports:
     """Errors of the data path: each kind is logged at once, then counted, at most once in 30 s."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come back to it
         self._kinds: dict[Any, tuple[float, int]] = {}
 
     def report(self, kind: Any, text: str, *args: Any, exc_info: bool = False) -> None:
@@ -149,38 +151,62 @@ def data_path(default: Callable[..., Any]) -> Callable[..., Any]:
     default(first argument)."""
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        name = method.__name__
+        first_name = list(inspect.signature(method).parameters)[1]
+
         @functools.wraps(method)
         def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            first = args[0] if args else next(iter(kwargs.values()), None)
-            if not self._calls.enter():
-                return default(first)
+            calls, reports = self._calls, self._reports
+            token = object()
             try:
-                return method(self, *args, **kwargs)
+                calls.inside.add(token)
+                if not calls.closed:
+                    return method(self, *args, **kwargs)
             except Misuse as error:
-                kind = (method.__name__, "misuse")
-                self._reports.report(kind, "%s: %s", method.__name__, error)
+                reports.report((name, "misuse"), "%s: %s", name, error)
             except kvcellar.Error as error:
-                kind = (method.__name__, error.errno)
-                self._reports.report(kind, "%s: %s", method.__name__, error)
+                reports.report((name, error.errno), "%s: %s", name, error)
             except Exception as error:
-                kind = (method.__name__, type(error).__name__)
-                self._reports.report(kind, "%s: %s", method.__name__, error, exc_info=True)
+                kind = (name, type(error).__name__)
+                reports.report(kind, "%s: %s", name, error, exc_info=True)
             finally:
-                self._calls.leave()
-            return default(first)
+                # Of C and the first in here: no signal handler comes before it.
+                calls.inside.discard(token)
+                if calls.closed:
+                    calls.settle()
+            return default(args[0] if args else kwargs.get(first_name))
 
         return guarded
 
     return decorate
 
 
+# What a failed call returns, of whatever it was given: what has no length has no results.
+
+
 def all_false(keys: Any) -> list[bool]:
-    return [False] * len(keys or ())
+    return [False] * _length(keys)
 
 
 def all_none(keys: Any) -> list[None]:
-    return [None] * len(keys or ())
+    return [None] * _length(keys)
 
 
 def no_pool(transfers: Any) -> dict[Any, list[bool]]:
-    return {t.name: [False] * len(t.keys or ()) for t in transfers or ()}
+    missed: dict[Any, list[bool]] = {}
+    try:
+        for transfer in islice(transfers, TRANSFERS_MAX):
+            try:
+                missed[transfer.name] = all_false(transfer.keys)
+            except Exception:  # no transfer, or a name that no result can have
+                continue
+    except Exception:  # nothing to go through
+        pass
+    return missed
+
+
+def _length(keys: Any) -> int:
+    try:
+        return min(len(keys), KEYS_MAX)
+    except Exception:
+        return 0

@@ -70,7 +70,7 @@ class KvCellarStorage(HiCacheStorage):
         self.backup_skip = not self._settings.is_writer
         self._calls = Calls()
         self._reports = Reports()
-        self._stats_lock = threading.Lock()
+        self._stats_lock = threading.RLock()  # a signal handler may come back to it
         self._stats: dict[str, deque] = {name: deque(maxlen=STATS_KEPT) for name in STATS}
         start_logging()
         self.store = kvcellar.Store(self._settings.config)
@@ -221,22 +221,50 @@ class KvCellarStorage(HiCacheStorage):
     def _move_v2(
         self, op: str, transfers: list[Any], extra_info: Any
     ) -> dict[Any, list[bool]]:
+        transfers = list(transfers or ())
         results = no_pool(transfers)
         names, requests = [], []
-        for transfer in transfers:
-            keys = list(transfer.keys or ())
+        for place, transfer in enumerate(transfers):
             try:
+                keys = list(transfer.keys or ())
                 pool = self._pool_of(transfer.name)
                 indices = pool.check(keys, transfer.host_indices)
-            except Misuse as error:
-                self._reports.report(str(error), "batch_%s_v2: %s", op, error)
-                continue
-            if keys:
-                names.append(transfer.name)
-                requests.append((pool, keys, indices))
-        if requests:
-            results.update(zip(names, self._move(op, requests, extra_info)))
+                if keys:
+                    results[transfer.name] = [False] * len(keys)
+                    requests.append((pool, keys, indices))
+                    names.append(transfer.name)
+            except Exception as error:
+                self._report_transfer(op, place, error)
+        for name, done in zip(names, self._move_apart(op, requests, extra_info)):
+            results[name] = done
         return results
+
+    def _move_apart(
+        self, op: str, requests: Sequence[tuple[HostPool, list[str], Any]], extra_info: Any
+    ) -> list[list[bool]]:
+        """All in one call of the library; when it is refused, each in one, so that what is wrong
+        with one is not the others'."""
+        if not requests:
+            return []
+        try:
+            return self._move(op, requests, extra_info)
+        except Exception:
+            if len(requests) == 1:
+                raise
+        done = []
+        for place, request in enumerate(requests):
+            try:
+                done.extend(self._move(op, [request], extra_info))
+            except Exception as error:
+                self._report_transfer(op, place, error)
+                done.append([False] * len(request[1]))
+        return done
+
+    def _report_transfer(self, op: str, place: int, error: Exception) -> None:
+        known = isinstance(error, (Misuse, kvcellar.Error))
+        what = "" if known else f"{type(error).__name__}: "
+        kind = (op, place, type(error).__name__)
+        self._reports.report(kind, "batch_%s_v2: transfer %d: %s%s", op, place, what, error)
 
     def _pool_of(self, name: Any) -> HostPool:
         pool = self._registry.pools.get(text_of(name))
@@ -494,8 +522,8 @@ class KvCellarStorage(HiCacheStorage):
         metrics = new_storage_metrics()
         with self._stats_lock:
             for name, values in self._stats.items():
-                getattr(metrics, name).extend(values)
-                values.clear()
+                while values:
+                    getattr(metrics, name).append(values.popleft())
         return metrics
 
     def _count(self, op: str, pool: HostPool, done: Sequence[bool], seconds: float) -> None:
@@ -521,7 +549,8 @@ class KvCellarStorage(HiCacheStorage):
 
     def _finish(self) -> None:
         self._registry.close()
-        if self._switched:
+        switched, self._switched = self._switched, False
+        if switched:
             switch_interval.release()
         attempt("the store", self.store.close)
 
