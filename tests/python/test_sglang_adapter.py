@@ -1245,3 +1245,55 @@ def test_a_refused_plan_is_not_the_end(make, monkeypatch):
     monkeypatch.setattr(registry.pools, "plans", two)
     storage = make(pool)
     assert storage.batch_set_v1(["k"], pool.indices([0])) == [True]
+
+
+@pytest.mark.parametrize("fields, named", [
+    ({"extra_config": [1]}, "extra config"),
+    ({"extra_config": "text"}, "extra config"),
+    ({"extra_config": 5}, "extra config"),
+    ({"tp_lcm_size": "x"}, "tp_lcm_size"),
+    ({"tp_lcm_size": float("nan")}, "tp_lcm_size"),
+    ({"tp_rank": None}, "tp_rank"),
+    ({"tp_size": 1.5}, "tp_size"),
+    ({"attn_cp_size": float("nan")}, "attn_cp_size"),
+    ({"should_split_heads": True, "tp_lcm_size": None}, "tp_lcm_size"),
+    ({"model_name": 5}, "model_name"),
+    ({"model_name": b"m"}, "model_name"),
+])
+def test_a_configuration_that_makes_no_sense_is_named(fields, named, tmp_path):
+    with pytest.raises(kvcellar.ConfigError, match=named):
+        KvCellarStorage(FakeConfig(**({"extra_config": {"storage_dirs": [str(tmp_path)]}}
+                                      | fields)), {})
+
+
+def test_the_anchor_again_keeps_the_side_pools(make):
+    pool, side = FakePool(), FakePool()
+    storage = make(pool)
+    storage.register_mem_host_pool_v2(side, "swa")
+    fill(side, [0])
+    keys = keys_of(1)
+    storage.register_mem_pool_host(pool)
+    transfer = FakeTransfer("swa", keys, side.indices([0]))
+    assert storage.batch_set_v2([transfer]) == {"swa": [True]}
+
+
+def test_memory_that_was_given_up_is_no_pool():
+    pool = FakePool()
+    pool.get_page_buffer_meta = lambda indices: ([0] * 2, [64] * 2)
+    with pytest.raises(pools.NoPlan, match="given up"):
+        pools._linear([0, 1], [[0, 0], [64, 64]], [[64, 64], [64, 64]])
+
+
+def test_an_odd_folder_costs_the_identity_only_where_it_must(tmp_path):
+    class Args:
+        model_path = str(tmp_path)
+
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"w" * 100)
+    usual = identity.derive(Args)
+    (tmp_path / "loop.safetensors").symlink_to("loop.safetensors")
+    assert identity.derive(Args) == usual
+    with open(tmp_path / "config.json", "wb") as file:
+        file.truncate(3 << 30)
+    with pytest.raises(identity.UnknownIdentity, match="config.json: larger than"):
+        identity.derive(Args)

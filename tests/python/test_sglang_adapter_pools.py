@@ -474,3 +474,16 @@ def test_sglangs_generic_path(make, _, build, fields):
     P.zero(pool)
     assert storage.batch_get_v1(keys, P.indices(pool, [6, 7, 8, 9, 10])) == [True] * 5
     assert [P.page_bytes(pool, page) for page in range(6, 11)] == want
+
+
+def test_lazy_views_are_stored_by_value(make):
+    storage = make(P.mha())
+    value = torch.tensor([1 + 2j, 3 - 4j])
+    assert storage.set("conj", value.conj())
+    assert storage.set("neg", torch._neg_view(torch.tensor([1.0, 3.0])))
+    found = torch.zeros_like(value)
+    assert storage.get("conj", found) is found
+    assert torch.equal(found, value.conj().resolve_conj())
+    plain = torch.zeros(2)
+    assert storage.get("neg", torch._neg_view(plain)) is not None
+    assert torch.equal(plain, torch.tensor([1.0, 3.0]))  # read through the view: -1, -3

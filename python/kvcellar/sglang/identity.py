@@ -23,6 +23,7 @@ INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SAMPLES = 32
 SAMPLE_BYTES = 4096
 INDEX_BYTES_MAX = 64 << 20
+CONFIG_BYTES_MAX = 1 << 20
 COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 # Fields of the server arguments that change what is stored, beside the model itself.
 FIELDS = (
@@ -102,6 +103,8 @@ def _add_model(hash_: Any, path: str, revision: str | None, dummy: bool) -> None
     config = folder / "config.json"
     if not config.is_file():
         raise UnknownIdentity(f"{folder}: no config.json")
+    if config.stat().st_size > CONFIG_BYTES_MAX:
+        raise UnknownIdentity(f"{config}: larger than {CONFIG_BYTES_MAX} bytes")
     _add(hash_, "config", config.read_bytes())
     if commit is not None:
         _add(hash_, "commit", commit)
@@ -148,7 +151,7 @@ def _add_weights(hash_: Any, folder: Path) -> None:
     files = sorted(
         (entry.name, entry.stat().st_size)
         for entry in os.scandir(folder)
-        if entry.name.endswith(WEIGHT_SUFFIXES) and entry.is_file()
+        if entry.name.endswith(WEIGHT_SUFFIXES) and _is_file(entry)
     )
     if not files:
         raise UnknownIdentity(f"{folder}: no weight files")
@@ -157,6 +160,13 @@ def _add_weights(hash_: Any, folder: Path) -> None:
         _add(hash_, name, size)
     for offset in sorted({total * (2 * i + 1) // (2 * SAMPLES) for i in range(SAMPLES)}):
         _add(hash_, _sample(folder, files, offset))
+
+
+def _is_file(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a symlink to itself, for example: nothing loads that
+        return False
 
 
 def _sample(folder: Path, files: list[tuple[str, int]], offset: int) -> bytes:

@@ -116,8 +116,8 @@ def _why_unusable(target: str, parameters: tuple[str, ...]) -> str | None:
 def _add_choice(result: Any, parser: Any, *args: Any, **kwargs: Any) -> None:
     """After ServerArgs.add_cli_args(parser): the option takes our name too."""
     # argparse has no public way to find an option; the tuple of actions has been there forever.
-    actions = [action for action in getattr(parser, "_actions", ())
-               if OPTION in action.option_strings]
+    actions = [action for action in getattr(parser, "_actions", None) or ()
+               if OPTION in (getattr(action, "option_strings", None) or ())]
     if not actions:
         logger.warning("kvcellar: SGLang %s has no option %s", _sglang_version(), OPTION)
     for action in actions:

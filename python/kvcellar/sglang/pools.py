@@ -297,6 +297,8 @@ def _linear(
         raise NoPlan("it has no pages")
     if any(size != sizes[0] for size in sizes) or any(n <= 0 for n in sizes[0]):
         raise NoPlan("its pages differ in size")
+    if any(at <= 0 for page in addresses for at in page):
+        raise NoPlan("its memory was given up")
     pieces = []
     for j, first in enumerate(addresses[0]):
         stride = addresses[1][j] - first if len(asked) > 1 else sizes[0][j]

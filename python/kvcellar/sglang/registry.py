@@ -17,7 +17,7 @@ from typing import Any
 import kvcellar
 from kvcellar.sglang import identity, pools
 from kvcellar.sglang.handles import HostPool
-from kvcellar.sglang.settings import Settings
+from kvcellar.sglang.settings import Settings, whole
 
 logger = logging.getLogger("kvcellar.sglang")
 
@@ -111,7 +111,7 @@ class Registry:
             identity=self._identity(args),
             dtype=pools.dtype_text(host_pool, self._cache_dtype, tensors=False),
             page_tokens=int(getattr(host_pool, "page_size", 1) or 1),
-            logical_page_tokens=int(getattr(cfg, "logical_page_size", None) or 0),
+            logical_page_tokens=whole(cfg, "logical_page_size", 0),
             **self.settings.place,
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import kvcellar
@@ -14,29 +15,45 @@ import kvcellar
 SWITCH_INTERVAL = "switch_interval_us"
 
 
+def whole(cfg: Any, field: str, default: int | None = None) -> int:
+    """A field of storage_config as a whole number; None and absent: the default. Raises ConfigError
+    that names the field."""
+    value = getattr(cfg, field, None)
+    if value is None and default is not None:
+        return default
+    try:
+        if isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise kvcellar.ConfigError(
+            errno.EINVAL, f"storage_config.{field} = {value!r}: expected a whole number"
+        ) from None
+
+
 def is_writer(cfg: Any) -> bool:
     if not cfg.is_mla_model:
         return True
-    return int(cfg.tp_rank) == int(getattr(cfg, "dcp_rank", 0) or 0)
+    return whole(cfg, "tp_rank") == whole(cfg, "dcp_rank", 0)
 
 
 def place_of(cfg: Any) -> dict[str, Any]:
     """What the namespace needs to know of the parallel layout. dp_rank is not in it: replicas of
     one model share what they store."""
-    tp_size = int(cfg.tp_size)
-    lcm = int(getattr(cfg, "tp_lcm_size", None) or 0)
+    tp_size = whole(cfg, "tp_size")
+    lcm = whole(cfg, "tp_lcm_size", 0)
     split = bool(getattr(cfg, "should_split_heads", False)) or lcm == tp_size
     return {
         "is_mla": bool(cfg.is_mla_model),
         "tp_size": tp_size,
-        "tp_rank": int(cfg.tp_rank),
+        "tp_rank": whole(cfg, "tp_rank"),
         "tp_lcm_size": lcm if split and not cfg.is_mla_model else 0,
-        "pp_size": int(getattr(cfg, "pp_size", 1) or 1),
-        "pp_rank": int(getattr(cfg, "pp_rank", 0) or 0),
-        "cp_size": int(getattr(cfg, "attn_cp_size", 1) or 1),
-        "cp_rank": int(getattr(cfg, "attn_cp_rank", 0) or 0),
-        "dcp_size": int(getattr(cfg, "dcp_size", 1) or 1),
-        "dcp_rank": int(getattr(cfg, "dcp_rank", 0) or 0),
+        "pp_size": whole(cfg, "pp_size", 1) or 1,
+        "pp_rank": whole(cfg, "pp_rank", 0),
+        "cp_size": whole(cfg, "attn_cp_size", 1) or 1,
+        "cp_rank": whole(cfg, "attn_cp_rank", 0),
+        "dcp_size": whole(cfg, "dcp_size", 1) or 1,
+        "dcp_rank": whole(cfg, "dcp_rank", 0),
         "is_writer": is_writer(cfg),
     }
 
@@ -80,12 +97,26 @@ class Settings:
     """
 
     def __init__(self, storage_config: Any) -> None:
-        config = dict(getattr(storage_config, "extra_config", None) or {})
+        given = getattr(storage_config, "extra_config", None)
+        if given is not None and not isinstance(given, Mapping):
+            raise kvcellar.ConfigError(
+                errno.EINVAL, f"the extra config is a {type(given).__name__}: expected a dict"
+            )
+        model = getattr(storage_config, "model_name", None)
+        if model is not None and not isinstance(model, str):
+            raise kvcellar.ConfigError(
+                errno.EINVAL, f"storage_config.model_name = {model!r}: expected text"
+            )
+        config = dict(given or {})
         self.switch_seconds = switch_seconds(config.pop(SWITCH_INTERVAL, None))
         self.config = config or None
         self.storage_config = storage_config
         self.place = place_of(storage_config)
         self.is_mla = bool(storage_config.is_mla_model)
+        if self._splits_heads and self.place["tp_lcm_size"] < 1:
+            raise kvcellar.ConfigError(
+                errno.EINVAL, "storage_config.should_split_heads needs tp_lcm_size"
+            )
         self.is_writer = bool(self.place["is_writer"])
         self.metrics = bool(getattr(storage_config, "enable_storage_metrics", False))
         self.tensor_pool = tensor_pool_name(storage_config)
@@ -107,8 +138,12 @@ class Settings:
         return bool(self.option("use_direct_io", True))
 
     @property
+    def _splits_heads(self) -> bool:
+        return not self.is_mla and bool(getattr(self.storage_config, "should_split_heads", False))
+
+    @property
     def head_groups(self) -> int:
         """Head groups of a KV page on this rank (tp_lcm_size), 1 where pages are not split."""
-        if self.is_mla or not getattr(self.storage_config, "should_split_heads", False):
+        if not self._splits_heads:
             return 1
-        return int(self.storage_config.tp_lcm_size) // int(self.place["tp_size"])
+        return int(self.place["tp_lcm_size"]) // int(self.place["tp_size"])

@@ -99,6 +99,9 @@ class KvCellarStorage(HiCacheStorage):
             raise kvcellar.ConfigError(errno.EINVAL, "the storage is closed: no pool is registered")
         pool = self._registry.open_anchor(mem_pool_host)
         self.mem_pool_host = mem_pool_host
+        for name, side_pool in self.registered_pools.items():
+            if text_of(name) != KV:  # opening the anchor again closed them
+                self.register_mem_host_pool_v2(side_pool, name)
         plugin, roots = _where_of(self.store)
         logger.info(
             "kvcellar: mem_pool_device_type %s, is_mla_model %s, tp_rank %d, backup_skip %s, "
@@ -509,7 +512,7 @@ class KvCellarStorage(HiCacheStorage):
         return cleared
 
     def _clear_names(self) -> list[str]:
-        """The namespaces; with HiCacheNixl's names, which have none, what tells the model in them."""
+        """The namespaces; with HiCacheNixl's names, which have none, the model's part of them."""
         if self._settings.peer_naming:
             return [(self.storage_config.model_name or "").replace("/", "-")]
         return [namespace.id for namespace in self._registry.namespaces()]

@@ -31,6 +31,15 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "data_ptr") and hasattr(value, "element_size")
 
 
+def _is_lazy(tensor: Any) -> bool:
+    """A view whose bytes are not its values yet: conj() and neg views of torch."""
+    return any(getattr(tensor, name, bool)() for name in ("is_conj", "is_neg"))
+
+
+def _resolved(tensor: Any) -> Any:
+    return tensor.resolve_conj().resolve_neg() if _is_lazy(tensor) else tensor
+
+
 def _of_tensor(tensor: Any) -> Memory:
     """A contiguous tensor in host memory."""
     nbytes = int(tensor.numel()) * int(tensor.element_size())
@@ -62,7 +71,7 @@ def source_of(value: Any, size: Any = None) -> Memory:
     if _is_tensor(value):
         if value.device.type != "cpu":
             value = value.cpu()
-        return _of_tensor(value.contiguous())
+        return _of_tensor(_resolved(value).contiguous())
     if isinstance(value, int):
         return _of_address(value, size)
     return _of_buffer(value, writable=False)
@@ -78,7 +87,7 @@ class Target(Memory):
         self.staged = False
         if _is_tensor(value):
             tensor = value
-            if value.device.type != "cpu" or not value.is_contiguous():
+            if value.device.type != "cpu" or not value.is_contiguous() or _is_lazy(value):
                 tensor = _empty_like(value)
                 self.staged = True
             memory = _of_tensor(tensor)
