@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <structmember.h>
 
 enum {
 	SLICE_MS = 100
@@ -286,12 +285,6 @@ static PyMethodDef methods[] = {
 	{ 0 },
 };
 
-static PyMemberDef members[] = {
-	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
-	  READONLY, NULL },
-	{ 0 },
-};
-
 static PyType_Slot slots[] = {
 	{ Py_tp_doc, "Transfers that the store's I/O threads run. Made by Store.start().\n\n"
 		     "Holds them and their memory. Closing the store cancels it; so does dropping "
@@ -299,7 +292,7 @@ static PyType_Slot slots[] = {
 	{ Py_tp_dealloc, kvcpy_handle_dealloc },
 	{ Py_tp_traverse, traverse },
 	{ Py_tp_methods, methods },
-	{ Py_tp_members, members },
+	{ Py_tp_members, kvcpy_handle_members },
 	{ 0, NULL },
 };
 

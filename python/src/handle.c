@@ -413,3 +413,14 @@ PyObject *kvcpy_handle_closed(PyObject *self, void *closure)
 			Py_RETURN_TRUE;
 	Py_RETURN_FALSE;
 }
+
+PyGetSetDef kvcpy_handle_properties[] = {
+	KVCPY_HANDLE_CLOSED,
+	{ 0 },
+};
+
+PyMemberDef kvcpy_handle_members[] = {
+	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
+	  READONLY, NULL },
+	{ 0 },
+};

@@ -14,6 +14,7 @@
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 #include <kvcellar/kvcellar.h>
 
@@ -212,6 +213,13 @@ KVCPY_DECLARE(kvcpy_handle_enter);
 KVCPY_DECLARE(kvcpy_handle_exit);
 PyObject *kvcpy_handle_closed(PyObject *self, void *closure);
 extern const char kvcpy_handle_closed_doc[];
+/* A row of a type's properties; kvcpy_handle_properties is for types that have no others. */
+#define KVCPY_HANDLE_CLOSED                                                        \
+	{                                                                          \
+		"closed", kvcpy_handle_closed, NULL, kvcpy_handle_closed_doc, NULL \
+	}
+extern PyGetSetDef kvcpy_handle_properties[];
+extern PyMemberDef kvcpy_handle_members[];
 
 /* ---------------------------------------------------------------- log (log.c) */
 

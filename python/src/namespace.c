@@ -2,8 +2,6 @@
 /* Namespace: which pages may stand for one another, and which rank this is. */
 #include "kvcpy.h"
 
-#include <structmember.h>
-
 static int close_raw(void *raw, unsigned wait_ms)
 {
 	(void)wait_ms;
@@ -217,13 +215,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef properties[] = {
 	{ "id", get_id, NULL, "Its folder name, '<slug>-<16 hex>'.", NULL },
-	{ "closed", kvcpy_handle_closed, NULL, kvcpy_handle_closed_doc, NULL },
-	{ 0 },
-};
-
-static PyMemberDef members[] = {
-	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
-	  READONLY, NULL },
+	KVCPY_HANDLE_CLOSED,
 	{ 0 },
 };
 
@@ -238,7 +230,7 @@ static PyType_Slot slots[] = {
 	{ Py_tp_repr, represent },
 	{ Py_tp_methods, methods },
 	{ Py_tp_getset, properties },
-	{ Py_tp_members, members },
+	{ Py_tp_members, kvcpy_handle_members },
 	{ 0, NULL },
 };
 

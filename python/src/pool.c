@@ -2,8 +2,6 @@
 /* Pool: pages of one kind, and the four operations on them. */
 #include "kvcpy.h"
 
-#include <structmember.h>
-
 /* ---------------------------------------------------------------- operations */
 
 /* One call of the library, the GIL released around it at most once. */
@@ -260,13 +258,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef properties[] = {
 	{ "name", get_name, NULL, "kv, mamba, swa, indexer, ...", NULL },
 	{ "part_count", get_part_count, NULL, "Number of parts of a page.", NULL },
-	{ "closed", kvcpy_handle_closed, NULL, kvcpy_handle_closed_doc, NULL },
-	{ 0 },
-};
-
-static PyMemberDef members[] = {
-	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
-	  READONLY, NULL },
+	KVCPY_HANDLE_CLOSED,
 	{ 0 },
 };
 
@@ -279,7 +271,7 @@ static PyType_Slot slots[] = {
 	{ Py_tp_repr, represent },
 	{ Py_tp_methods, methods },
 	{ Py_tp_getset, properties },
-	{ Py_tp_members, members },
+	{ Py_tp_members, kvcpy_handle_members },
 	{ 0, NULL },
 };
 

@@ -3,7 +3,6 @@
 #include "kvcpy.h"
 
 #include <errno.h>
-#include <structmember.h>
 #include <time.h>
 
 /* Transfers that began before are waited for; ones that begin now do not use it any more. */
@@ -83,24 +82,13 @@ static PyMethodDef methods[] = {
 	{ 0 },
 };
 
-static PyGetSetDef properties[] = {
-	{ "closed", kvcpy_handle_closed, NULL, kvcpy_handle_closed_doc, NULL },
-	{ 0 },
-};
-
-static PyMemberDef members[] = {
-	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
-	  READONLY, NULL },
-	{ 0 },
-};
-
 static PyType_Slot slots[] = {
 	{ Py_tp_doc, "Memory that is registered with a store. Made by Store.register_memory()." },
 	{ Py_tp_dealloc, kvcpy_handle_dealloc },
 	{ Py_tp_traverse, kvcpy_handle_traverse },
 	{ Py_tp_methods, methods },
-	{ Py_tp_getset, properties },
-	{ Py_tp_members, members },
+	{ Py_tp_getset, kvcpy_handle_properties },
+	{ Py_tp_members, kvcpy_handle_members },
 	{ 0, NULL },
 };
 

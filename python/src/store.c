@@ -3,7 +3,6 @@
 #include "kvcpy.h"
 
 #include <errno.h>
-#include <structmember.h>
 
 static int close_raw(void *raw, unsigned wait_ms)
 {
@@ -156,17 +155,6 @@ static PyMethodDef methods[] = {
 	{ 0 },
 };
 
-static PyGetSetDef properties[] = {
-	{ "closed", kvcpy_handle_closed, NULL, kvcpy_handle_closed_doc, NULL },
-	{ 0 },
-};
-
-static PyMemberDef members[] = {
-	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct kvcpy_handle, weak_references),
-	  READONLY, NULL },
-	{ 0 },
-};
-
 static const char doc[] =
 	"Store(config=None, *, read_only=False, selftest=True)\n--\n\n"
 	"A store: the plugin, the roots and the counters of one configuration.\n\n"
@@ -183,8 +171,8 @@ static PyType_Slot slots[] = {
 	{ Py_tp_traverse, kvcpy_handle_traverse },
 	{ Py_tp_repr, represent },
 	{ Py_tp_methods, methods },
-	{ Py_tp_getset, properties },
-	{ Py_tp_members, members },
+	{ Py_tp_getset, kvcpy_handle_properties },
+	{ Py_tp_members, kvcpy_handle_members },
 	{ 0, NULL },
 };
 
