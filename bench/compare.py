@@ -19,11 +19,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from comparison.gates import FILE, FIO, KVCELLAR, NIXL, NIXL_DEFAULT
+from comparison.gates import (FILE, FIO, FIO_SLOTS, KVCELLAR, NIXL, NIXL_DEFAULT, PACKED,
+                              PACKED_BARE)
 
 BENCH = Path(__file__).resolve().parent
 PLACES = ("real", "fast", "tmpfs")
-CASES = (KVCELLAR, NIXL, NIXL_DEFAULT, FILE, FIO)
+CASES = (KVCELLAR, PACKED, PACKED_BARE, NIXL, NIXL_DEFAULT, FILE, FIO, FIO_SLOTS)
 
 
 def parse_size(text: str) -> int:
@@ -104,7 +105,8 @@ def measure(arguments: argparse.Namespace) -> dict:
     torch.set_num_threads(1)
     peers.check(arguments.cases)
     cases = peers.cases_of(arguments.cases, arguments.switch_interval)
-    need = max(measuring.rep_bytes(cases, size, arguments.pages) for size in arguments.sizes)
+    need = max(measuring.rep_bytes(cases, size, arguments.pages)
+               + measuring.fixed_bytes(cases, size, arguments.pages) for size in arguments.sizes)
     now = datetime.datetime.now(datetime.timezone.utc)
     meta = {"date": f"{now:%Y-%m-%d %H:%M} UTC", "command": command_line(),
             "kernel": platform.release(), "cpus": os.cpu_count(),

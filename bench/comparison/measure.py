@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from . import peers, pools
-from .gates import ALONE, BUSY, FIO, QUIET
+from .gates import ALONE, BUSY, FIO, FIO_SLOTS, PACKED, PACKED_BARE, QUIET
 from .peers import Backend, Case
 from .places import Place, forget_pages
 from .stats import rotation
 
 OPS = ("set", "exists_hit", "exists_miss", "get")
+EXISTS_CALLS = 5  # their median counts: the first one finds nothing in the CPU's caches
+OVERFILL = 1.3  # of its capacity is written to a packed store before anything is measured
 
 
 class Spinner:
@@ -92,12 +94,26 @@ class SizeRun:
         self.source, self.target = order[:pages], order[pages:]
         self.indices = tuple(pools.token_indices(half) for half in (self.source, self.target))
         self.backends: dict[str, Backend] = {}
-        for label in dict.fromkeys(case.backend for case in cases if case.backend != FIO):
+        for label in dict.fromkeys(case.backend for case in cases
+                                   if case.backend not in peers.FIO_RUNS):
             folder = self.folder / label.replace(" ", "-")
             folder.mkdir(parents=True)
-            self.backends[label] = peers.build(label, folder, place.direct, self.pool)
+            capacity = peers.packed_capacity(part_bytes, pages)
+            backend = peers.build(label, folder, place.direct, self.pool, capacity)
+            self.backends[label] = backend
+            if backend.recycles:
+                self.overfill(backend, capacity)
         self.turn = 0
         self.stored = 0
+
+    def overfill(self, backend: Backend, capacity: int) -> None:
+        """Store more than there is room for: from now on each set takes another page's slot."""
+        batches = int(capacity * OVERFILL) // (self.part_bytes * pools.PARTS * self.pages) + 1
+        for batch in range(batches):
+            keys = pools.page_keys(f"{self.place.name}/{backend.label}/fill/{batch}", self.pages)
+            if not backend.set(keys, self.indices[0]):
+                raise SystemExit(f"compare: {backend.label}: filling the store failed")
+        self.place.sync()
 
     def repetition(self, rep: int, samples: list[dict]) -> None:
         """Each case once in each of its modes; rep -1 warms up and is not recorded."""
@@ -125,9 +141,10 @@ class SizeRun:
 
     def run(self, case: Case, mode: str, rep: int) -> dict[str, tuple[float, float, float]]:
         """{op: (seconds, CPU seconds, loops)}; SystemExit when anything returned is wrong."""
-        if case.backend == FIO:
-            out = peers.run_fio(self.folder / f"fio-{self.turn}", self.part_bytes, self.pages,
-                                self.place.direct)
+        run_fio = peers.FIO_RUNS.get(case.backend)
+        if run_fio:
+            name = "fio_slots" if run_fio is peers.run_fio_slots else f"fio-{self.turn}"
+            out = run_fio(self.folder / name, self.part_bytes, self.pages, self.place.direct)
             return {op: (*numbers, 0.0) for op, numbers in out.items()}
         backend = self.backends[case.backend]
         before = sys.getswitchinterval()
@@ -148,23 +165,29 @@ class SizeRun:
         tag = f"{self.place.name}/{self.part_bytes}/{case.label}/{mode}/{rep}/{self.turn}"
         keys, missing = (pools.page_keys(f"{tag}/{kind}", self.pages) for kind in ("", "miss"))
         pools.refresh(self.pool, self.target)
-        plan = (("set", lambda: backend.set(keys, self.indices[0]), True),
-                ("exists_hit", lambda: backend.storage.batch_exists(keys), self.pages),
-                ("exists_miss", lambda: backend.storage.batch_exists(missing), 0),
-                ("get", lambda: backend.get(keys, self.indices[1]), True))
+        exists = backend.storage.batch_exists
+        plan = (("set", lambda: backend.set(keys, self.indices[0]), True, 1),
+                ("exists_hit", lambda: exists(keys), self.pages, EXISTS_CALLS),
+                ("exists_miss", lambda: exists(missing), 0, EXISTS_CALLS),
+                ("get", lambda: backend.get(keys, self.indices[1]), True, 1))
         out = {}
         with Spinner(mode == BUSY) as spinner:
-            for op, call, wanted in plan:
-                result, *numbers = timed(spinner, call)
-                if result != wanted:
-                    raise SystemExit(f"compare: {case.label}: {op} of {self.pages} pages in "
-                                     f"'{self.place.name}' returned {result}, not {wanted}")
-                out[op] = tuple(numbers)
+            for op, call, wanted, calls in plan:
+                measured = []
+                for _ in range(calls):
+                    result, *numbers = timed(spinner, call)
+                    measured.append(tuple(numbers))
+                    if result != wanted:
+                        raise SystemExit(f"compare: {case.label}: {op} of {self.pages} pages in "
+                                         f"'{self.place.name}' returned {result}, not {wanted}")
+                out[op] = sorted(measured)[calls // 2]
         return out
 
     def make_room(self) -> None:
-        """Delete everything stored so far; the backends stay."""
+        """Delete everything stored so far; the backends stay, and stores of a fixed size do."""
         for backend in self.backends.values():
+            if backend.recycles:
+                continue
             backend.clear()
             # Whatever a backend's clear() leaves would take the room of the others.
             for entry in backend.folder.rglob("*"):
@@ -184,13 +207,23 @@ class SizeRun:
 
 
 def rep_bytes(cases: list[Case], part_bytes: int, pages: int, rep: int = 0) -> int:
-    """What a repetition of all cases stores; none stores more than repetition 0."""
+    """What a repetition of all cases adds; none adds more than repetition 0."""
     total = 0
     for case in cases:
+        if case.backend in (FIO_SLOTS, PACKED, PACKED_BARE):
+            continue
         files = peers.fio_files(part_bytes, pages) if case.backend == FIO else pages
         times = sum(case.takes(mode, rep) for mode in (QUIET, BUSY))
         total += files * peers.fio_bytes(part_bytes) * times
     return total
+
+
+def fixed_bytes(cases: list[Case], part_bytes: int, pages: int) -> int:
+    """What the cases take whose stores have a fixed size."""
+    packed = peers.packed_capacity(part_bytes, pages) * 11 // 10 + (64 << 20)
+    labels = {case.backend for case in cases}
+    return (packed * len(labels & {PACKED, PACKED_BARE})
+            + peers.fio_slots_reserve(part_bytes, pages) * (FIO_SLOTS in labels))
 
 
 def run_size(place: Place, cases: list[Case], part_bytes: int, pages: int, reps: int,
@@ -201,6 +234,7 @@ def run_size(place: Place, cases: list[Case], part_bytes: int, pages: int, reps:
     after many deletes. When there is none, all is deleted between two repetitions.
     """
     run = SizeRun(place, cases, part_bytes, pages, source)
+    room -= fixed_bytes(cases, part_bytes, pages)
     gc.collect()
     gc.freeze()
     try:
@@ -225,7 +259,9 @@ def run_place(place: Place, cases: list[Case], sizes: list[int], pages: int, rep
     done: list[Path] = []
     for part_bytes in sizes:
         # A size that would have to delete in the middle starts with all the room there is.
-        if sum(rep_bytes(cases, part_bytes, pages, rep) for rep in range(-1, reps)) > room:
+        need = fixed_bytes(cases, part_bytes, pages)
+        need += sum(rep_bytes(cases, part_bytes, pages, rep) for rep in range(-1, reps))
+        if need > room:
             for folder in done:
                 shutil.rmtree(folder)
             done, room = [], place.budget

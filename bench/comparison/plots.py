@@ -7,12 +7,14 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot, ticker  # noqa: E402
 
-from .gates import BUSY, FILE, FIO, KVCELLAR, NIXL, NIXL_DEFAULT, QUIET, gates_of  # noqa: E402
+from .gates import (BUSY, FILE, FIO, FIO_SLOTS, KVCELLAR, NIXL, NIXL_DEFAULT,  # noqa: E402
+                    PACKED, PACKED_BARE, QUIET, gates_of)
 from .report import OPS, Run, size_text  # noqa: E402
 from .stats import median_interval  # noqa: E402
 
-COLOURS = {KVCELLAR: "#1b6ca8", NIXL: "#e07b39", NIXL_DEFAULT: "#f2b98f", FILE: "#6a9a5b",
-           FIO: "#8c8c8c"}
+COLOURS = {KVCELLAR: "#1b6ca8", PACKED: "#0b3c5d", PACKED_BARE: "#5f7f95",
+           NIXL: "#e07b39", NIXL_DEFAULT: "#f2b98f", FILE: "#6a9a5b", FIO: "#8c8c8c",
+           FIO_SLOTS: "#4d4d4d"}
 FURTHER = ("#74a9cf", "#a6bddb", "#d0d1e6")  # kvcellar under other switch intervals
 
 
@@ -20,8 +22,9 @@ def draw(run: Run, folder: Path) -> list[Path]:
     """Write the PNG files of a run into folder; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [_bars(run, place, folder) for place in run.places]
-    if KVCELLAR in run.cases and NIXL in run.cases:
-        made.append(_ratios(run, folder))
+    for case, name in ((KVCELLAR, "ratio"), (PACKED, "ratio-packed")):
+        if case in run.cases and NIXL in run.cases:
+            made.append(_ratios(run, case, folder / f"compare-{name}.png"))
     return made
 
 
@@ -71,28 +74,28 @@ def _bars_of(run: Run, axes: pyplot.Axes, what: tuple, where: tuple[int, int]) -
             axes.bar_label(bars, fmt="%.3g", label_type="center", fontsize=7, rotation=90)
 
 
-def _ratios(run: Run, folder: Path) -> Path:
+def _ratios(run: Run, case: str, path: Path) -> Path:
     figure, grid = pyplot.subplots(1, len(run.places), figsize=(7 * len(run.places), 9),
                                    squeeze=False)
     for axes, place in zip(grid[0], run.places, strict=True):
-        cells = [cell for cell in run.cells() if cell[0] == place and run.ratio(cell, NIXL)]
+        cells = [cell for cell in run.cells() if cell[0] == place and run.ratio(cell, NIXL, case)]
         for line, cell in enumerate(reversed(cells)):
-            ratio = run.ratio(cell, NIXL)
+            ratio = run.ratio(cell, NIXL, case)
             colour = COLOURS[KVCELLAR] if cell[2] == QUIET else COLOURS[NIXL]
             axes.errorbar(ratio.value, line, fmt="o", color=colour, capsize=3,
                           xerr=[[ratio.value - ratio.low], [ratio.high - ratio.value]])
             for gate in gates_of(*cell):
-                if gate.peer == NIXL and gate.measure == "time":
+                if (gate.case, gate.peer, gate.measure) == (case, NIXL, "time"):
                     axes.plot([gate.limit], [line], marker="|", markersize=16, color="#b22222")
         axes.set_yticks(range(len(cells)), [f"{size_text(size)} {mode} {op}"
                                             for _, size, mode, op in reversed(cells)])
         axes.axvline(1, color="#777777", linewidth=1)
         axes.set_xscale("log")
         axes.grid(axis="x", which="both", alpha=0.25)
-        axes.set_title(f"{place}: {NIXL} / {KVCELLAR}")
+        axes.set_title(f"{place}: {NIXL} / {case}")
         axes.set_xlabel("ratio of medians, 95% interval; red: gate")
     figure.tight_layout()
-    return _save(figure, folder / "compare-ratio.png")
+    return _save(figure, path)
 
 
 def _save(figure: pyplot.Figure, path: Path) -> Path:

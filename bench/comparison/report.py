@@ -5,21 +5,22 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .gates import ALONE, BUSY, FIO, GATES, KVCELLAR, QUIET, Gate
+from .gates import (ALONE, BUSY, FIO, FIO_SLOTS, GATES, KVCELLAR, PACKED, PACKED_BARE, QUIET,
+                    RATIOS, Gate)
 from .stats import CONFIDENCE, Interval, grouped, median_interval, ratio_interval
 
 OPS = ("set", "exists_hit", "exists_miss", "get")
 
 
 class Verdict(NamedTuple):
-    """One gate in one cell. ratio: in the gate's own sense; bound: its unfavourable end."""
+    """One gate in one cell. value: in the gate's own sense; bound: its unfavourable end."""
 
     place: str
     size: int
     mode: str
     op: str
     gate: Gate
-    ratio: float
+    value: float
     bound: float
     met: bool
 
@@ -48,13 +49,23 @@ class Run:
                       if any(row["case"] == case for row in samples)]
         self._ratios: dict[tuple, Interval] = {}
 
-    def ratio(self, cell: tuple, peer: str) -> Interval | None:
-        """Peer's median time / kvcellar's."""
-        return self._ratio("time", self.seconds, (*cell, peer), (*cell, KVCELLAR))
+    def ratio(self, cell: tuple, peer: str, case: str = KVCELLAR) -> Interval | None:
+        """Peer's median time / that of a case of ours."""
+        return self._ratio("time", self.seconds, (*cell, peer), (*cell, case))
 
-    def cpu_ratio(self, cell: tuple, peer: str) -> Interval | None:
-        """kvcellar's median CPU time / peer's."""
-        return self._ratio("cpu", self.cpu, (*cell, KVCELLAR), (*cell, peer))
+    def cpu_ratio(self, cell: tuple, peer: str, case: str = KVCELLAR) -> Interval | None:
+        """A case's median CPU time / peer's."""
+        return self._ratio("cpu", self.cpu, (*cell, case), (*cell, peer))
+
+    def judged(self, cell: tuple, gate: Gate) -> Interval | None:
+        """What a gate is about, in its unit; None when it was not measured."""
+        if gate.measure == "time":
+            return self.ratio(cell, gate.peer, gate.case)
+        if gate.measure == "cpu":
+            return self.cpu_ratio(cell, gate.peer, gate.case)
+        values, factor = (self.seconds, 1e6) if gate.measure == "us" else (self.cpu, 1.0)
+        found = values.get((*cell, gate.case))
+        return median_interval([value * factor for value in found.values()]) if found else None
 
     def _ratio(self, kind: str, values: dict, above: tuple, below: tuple) -> Interval | None:
         if above not in values or below not in values:
@@ -84,11 +95,11 @@ def verdicts(run: Run) -> list[Verdict]:
             if not (place in gate.places and size in gate.sizes and mode in gate.modes
                     and op in gate.ops):
                 continue
-            timed = gate.measure == "time"
-            ratio = run.ratio(cell, gate.peer) if timed else run.cpu_ratio(cell, gate.peer)
-            if ratio:
-                found.append(Verdict(*cell, gate, ratio.value, ratio.low if timed else ratio.high,
-                                     gate.met(ratio.value)))
+            one = run.judged(cell, gate)
+            if one:
+                found.append(Verdict(*cell, gate, one.value,
+                                     one.low if gate.measure == "time" else one.high,
+                                     gate.met(one.value)))
     return found
 
 
@@ -100,7 +111,14 @@ def size_text(size: int) -> str:
 def section(record: dict[str, Any], plots: list[str]) -> str:
     """A section of RESULTS.md. plots: paths of the pictures, relative to it."""
     run = Run(record)
-    parts = [_head(run), _gates(verdicts(run)), _times(run), _cpu(run), _spinner(run)]
+    found = verdicts(run)
+    parts = [_head(run)]
+    for kind in (KVCELLAR, PACKED):
+        if kind in run.cases:
+            cases = (KVCELLAR,) if kind == KVCELLAR else (PACKED, PACKED_BARE)
+            parts += [_gates(kind, [one for one in found if one.gate.case in cases]),
+                      _times(run, kind)]
+    parts += [_cpu(run), _spinner(run)]
     if plots:
         parts.append("Plots of the latest run: "
                      + ", ".join(f"[{path.rsplit('/', 1)[-1]}]({path})" for path in plots) + ".\n")
@@ -122,47 +140,62 @@ def _head(run: Run) -> str:
             f"({meta['processor']}), {meta['memory_gib']} GiB memory, load average "
             f"{meta['load']:.2f} before; Python {meta['python']}, {versions}; {systems}.\n\n"
             f"MHA pool, page_first, {meta['pages']} new pages of 2 parts, {meta['reps']} "
-            "interleaved repetitions, every byte compared; kvcellar: files, verify = \"require\"; "
+            "interleaved repetitions, every byte compared; kvcellar: verify = \"require\", files; "
+            "kvcellar-packed: at its capacity, so that each set recycles slots; "
             f"busy = with one spinning Python thread. Times are medians in ms of a batch; (x) is "
             f"peer / kvcellar with the lower bound of its {CONFIDENCE:.0%} bootstrap interval. "
             "HiCacheFile reads from the page cache. fio: io_uring, as many bytes per I/O as "
-            "kvcellar.\n")
+            "kvcellar in new files; fio slots: over one written file, registered buffers, depth "
+            "64.\n")
 
 
-def _gates(found: list[Verdict]) -> str:
+MEASURES = {"time": "time, peer / {}", "cpu": "CPU, {} / peer", "us": "time of a call, {}",
+            "cpu_us": "CPU per part, {}"}
+
+
+def _gates(kind: str, found: list[Verdict]) -> str:
     if not found:
         return ""
     rows = []
     for one in found:
-        kind = "time, peer / kvcellar" if one.gate.measure == "time" else "CPU, kvcellar / peer"
-        inside = one.gate.met(one.bound)
-        rows.append([one.place, size_text(one.size), one.mode, one.op, one.gate.peer, kind,
-                     one.gate.text(), f"{one.ratio:.2f}x", f"{one.bound:.2f}x",
+        gate = one.gate
+        digits = 2 if gate.measure in RATIOS else 1
+        unit = "x" if gate.measure in RATIOS else " us"
+        inside = gate.met(one.bound)
+        rows.append([one.place, size_text(one.size), one.mode, one.op, gate.peer,
+                     MEASURES[gate.measure].format(gate.case), gate.text(),
+                     f"{one.value:.{digits}f}{unit}", f"{one.bound:.{digits}f}{unit}",
                      ("yes" if inside else "yes, bound not") if one.met else "**no**"])
     missed = sum(not one.met for one in found)
-    return (f"{len(found) - missed} of {len(found)} gates are met.\n\n"
-            + table(["place", "part", "mode", "op", "peer", "measure", "gate", "ratio", "bound",
+    return (f"{kind}: {len(found) - missed} of {len(found)} gates are met.\n\n"
+            + table(["place", "part", "mode", "op", "peer", "measure", "gate", "value", "bound",
                      "met"], rows))
 
 
-def _times(run: Run) -> str:
-    peers = [case for case in run.cases if case != KVCELLAR]
+def _times(run: Run, ours: str) -> str:
+    """Times of a layout beside everybody's that stores as it does."""
+    others = (PACKED, PACKED_BARE, FIO_SLOTS) if ours == KVCELLAR else (FIO,)
+    peers = [case for case in run.cases if case != ours and case not in others
+             and not (ours == PACKED and case.startswith(f"{KVCELLAR} @"))]
     rows = []
     for cell in run.cells():
         place, size, mode, op = cell
-        cells = [place, size_text(size), mode, op, _milliseconds(run, cell, KVCELLAR)]
+        if (*cell, ours) not in run.seconds:
+            continue
+        cells = [place, size_text(size), mode, op, _milliseconds(run, cell, ours)]
         for peer in peers:
-            ratio = run.ratio(cell, peer)
+            ratio = run.ratio(cell, peer, ours)
             text = _milliseconds(run, cell, peer)
             cells.append(f"{text} ({ratio.value:.2f}, {ratio.low:.2f})" if ratio else text)
         rows.append(cells)
-    return table(["place", "part", "mode", "op", f"{KVCELLAR} ms",
+    return table(["place", "part", "mode", "op", f"{ours} ms",
                   *(f"{peer} ms (x, bound)" for peer in peers)], rows)
 
 
 def _milliseconds(run: Run, cell: tuple, case: str) -> str:
     values = run.seconds.get((*cell, case))
-    return f"{statistics.median(values.values()) * 1e3:.2f}" if values else ""
+    digits = 3 if cell[3].startswith("exists") else 2
+    return f"{statistics.median(values.values()) * 1e3:.{digits}f}" if values else ""
 
 
 def _cpu(run: Run) -> str:
@@ -186,7 +219,7 @@ def _spinner(run: Run) -> str:
             continue
         for case in run.cases:
             key = (place, size, mode, op, case)
-            if case == FIO or key not in run.loops:
+            if case in (FIO, FIO_SLOTS) or key not in run.loops:
                 continue
             alone = run.alone[place, size, f"{run.intervals.get(case, 0):g}"]
             wall = median_interval(list(run.seconds[key].values()))

@@ -71,27 +71,30 @@ def test_every_gate_has_cells_and_a_direction():
     for gate in gates.GATES:
         assert gate.places and gate.sizes and gate.modes and gate.ops
         assert gate.met(gate.limit)
+        assert gate.case in gates.OURS and bool(gate.peer) == (gate.measure in gates.RATIOS)
+        assert not gate.aim or gate.met(gate.aim), "who reaches the aim has met the gate"
         better = gate.limit * (1.1 if gate.measure == "time" else 0.9)
         worse = gate.limit * (0.9 if gate.measure == "time" else 1.1)
         assert gate.met(better) and not gate.met(worse)
     for place, mode in (("fast", "quiet"), ("fast", "busy"), ("real", "quiet"), ("tmpfs", "quiet")):
         for size in (64 << 10, 256 << 10, 1 << 20):
             for op in ("set", "get"):
-                timed = [gate for gate in gates.gates_of(place, size, mode, op)
-                         if gate.peer == gates.NIXL and gate.measure == "time"]
-                assert len(timed) == 1, (place, size, mode, op)
+                for case in (gates.KVCELLAR, gates.PACKED):
+                    timed = [gate for gate in gates.gates_of(place, size, mode, op)
+                             if (gate.case, gate.peer, gate.measure) == (case, gates.NIXL, "time")]
+                    assert len(timed) == 1, (place, size, mode, op, case)
 
 
-def record(ours: float, peer: float) -> dict:
-    """A run of one cell: kvcellar needs `ours` seconds, HiCacheNixl `peer`."""
-    samples = [{"place": "fast", "size": 65536, "mode": "quiet", "case": case, "op": "set",
+def record(ours: float, peer: float, name: str = gates.KVCELLAR, op: str = "set") -> dict:
+    """A run of one cell: our case `name` needs `ours` seconds, HiCacheNixl `peer`."""
+    samples = [{"place": "fast", "size": 65536, "mode": "quiet", "case": case, "op": op,
                 "rep": rep, "seconds": seconds, "cpu_us": seconds * 1e6, "loops_s": 0.0}
                for rep in range(9)
-               for case, seconds in ((gates.KVCELLAR, ours), (gates.NIXL, peer))]
+               for case, seconds in ((name, ours), (gates.NIXL, peer))]
     meta = {"date": "2026-01-01 00:00 UTC", "command": "bench/compare.py", "kernel": "6.1",
             "cpus": 2, "processor": "CPU", "memory_gib": 8, "load": 0.0, "python": "3.11",
             "versions": {}, "file_systems": {"fast": "ext4"}, "pages": 128, "reps": 9,
-            "cases": [gates.KVCELLAR, gates.NIXL], "switch_intervals": {}}
+            "cases": [name, gates.NIXL], "switch_intervals": {}}
     return {"meta": meta, "samples": samples}
 
 
@@ -104,6 +107,18 @@ def test_report_judges_by_the_ratio_of_medians():
     assert "0 of 2 gates are met" in text and text.count("**no**") == 2
     ratio = report.Run(record(1.0, 2.0)).ratio(("fast", 65536, "quiet", "set"), gates.NIXL)
     assert ratio == (2.0, 2.0, 2.0)
+
+
+def test_report_judges_times_and_cpu_that_have_no_peer():
+    fast = record(5e-5, 5e-3, gates.PACKED, "exists_hit")
+    found = {one.gate.measure: one for one in report.verdicts(report.Run(fast))}
+    assert found["us"].met and found["us"].value == pytest.approx(50.0)
+    assert found["time"].met and found["time"].value == pytest.approx(100.0)
+    slow = report.section(record(7e-5, 2e-3, gates.PACKED, "exists_hit"), [])
+    assert "kvcellar-packed: 0 of 2 gates are met" in slow and "<= 60 us" in slow
+    cpu = {one.gate.measure: one for one in
+           report.verdicts(report.Run(record(7e-6, 1e-3, gates.PACKED_BARE)))}
+    assert cpu["cpu_us"].met and cpu["cpu_us"].value == pytest.approx(7.0)
 
 
 def python_with_peers() -> Path | None:
