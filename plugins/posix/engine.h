@@ -34,6 +34,7 @@ struct posix_io {
 	uint32_t iov_count;
 	uint64_t offset;
 	int64_t result; /* bytes, 0, or a negative errno; set by the engine */
+	bool fixed;	/* some of it went through registered buffers; set by the engine */
 };
 
 /* Lies in the descriptor's scratch. */
@@ -55,6 +56,7 @@ struct posix_op {
 	uint32_t iov_end;
 	uint32_t retries;
 	_Atomic bool cancelled; /* no further stage is begun */
+	bool unregistered;	/* registered buffers are not used any more */
 	int folder_fd;
 	_Alignas(16) unsigned char engine[POSIX_ENGINE_BYTES];
 	struct iovec iov[POSIX_MAX_RANGES];

@@ -138,6 +138,7 @@ static void move_prepare(struct posix_op *op)
 	op->io.iov = op->iov + op->iov_next;
 	op->io.iov_count = op->iov_end - op->iov_next;
 	op->io.offset = op->descriptor->offset + op->moved;
+	op->io.fixed = false;
 }
 
 static void ranges_advance(struct posix_op *op, uint64_t bytes)
@@ -163,6 +164,12 @@ static int move_judge(struct posix_op *op)
 
 	if ((result == -EINTR || result == -EAGAIN) && op->retries++ < IO_RETRIES_MAX)
 		return 0;
+	/* The buffer has just gone, or this file system takes none. */
+	if (op->io.fixed && !op->unregistered &&
+	    (result == -EFAULT || result == -EINVAL || result == -EOPNOTSUPP)) {
+		op->unregistered = true;
+		return 0;
+	}
 	/* What is left after a short transfer may not suit O_DIRECT any more, and on a read-only
 	 * root O_DIRECT could not be tried at open. */
 	if (result == -EINVAL && op->file.direct && op_is_whole(op) &&

@@ -22,14 +22,22 @@ static int posix_backend_open(const struct kvc_backend_params *params,
 	backend->files.file_mode = (mode_t)(params->file_mode & 07777);
 	backend->files.folder_mode = (mode_t)(params->folder_mode & 07777);
 	error = posix_choices_make(backend, params);
-	if (error == 0)
-		error = -pthread_mutex_init(&backend->lock, NULL);
-	if (error != 0) {
-		free(backend);
-		return error;
-	}
+	if (error != 0)
+		goto free_backend;
+	error = posix_buffers_create(params->host, &backend->buffers);
+	if (error != 0)
+		goto free_backend;
+	error = -pthread_mutex_init(&backend->lock, NULL);
+	if (error != 0)
+		goto destroy_buffers;
 	*out = backend;
 	return 0;
+
+destroy_buffers:
+	posix_buffers_destroy(backend->buffers);
+free_backend:
+	free(backend);
+	return error;
 }
 
 static int posix_backend_close(struct kvc_plugin_backend *backend)
@@ -43,6 +51,7 @@ static int posix_backend_close(struct kvc_plugin_backend *backend)
 	pthread_mutex_unlock(&backend->lock);
 	if (busy)
 		return -EBUSY;
+	posix_buffers_destroy(backend->buffers);
 	pthread_mutex_destroy(&backend->lock);
 	free(backend);
 	return 0;
@@ -96,20 +105,42 @@ static int posix_root_close(struct kvc_plugin_root *root)
 	return 0;
 }
 
+static void note_add(struct kvc_attributes *out, const char *note)
+{
+	size_t used = strlen(out->note);
+
+	if (note[0] != '\0')
+		(void)snprintf(out->note + used, sizeof(out->note) - used, "%s%s",
+			       used > 0 ? "; " : "", note);
+}
+
 static int posix_root_query(struct kvc_plugin_root *root, struct kvc_attributes *out)
 {
+	char note[KVC_ATTRIBUTE_TEXT_BYTES];
+
 	fsobj_root_query(root->files, out);
 	out->max_ranges = POSIX_MAX_RANGES;
 	out->max_depth = root->backend->max_depth;
 	out->scratch_bytes = (sizeof(struct posix_op) + 15) & ~(uint32_t)15;
 	(void)snprintf(out->io_engine, sizeof(out->io_engine), "%s", root->engine->name);
-	if (root->note[0] != '\0') {
-		size_t used = strlen(out->note);
-
-		(void)snprintf(out->note + used, sizeof(out->note) - used, "%s%s",
-			       used > 0 ? "; " : "", root->note);
-	}
+	note_add(out, root->note);
+	posix_buffers_note(root->backend->buffers, note, sizeof(note));
+	note_add(out, note);
 	return 0;
+}
+
+static int posix_memory_register(struct kvc_plugin_backend *backend,
+				 const struct kvc_memory *memory, uint64_t *out_registration)
+{
+	/* Other engines, and copies, gain nothing. */
+	if (!posix_uring_expected(backend))
+		return -ENOTSUP;
+	return posix_buffers_register(backend->buffers, memory, out_registration);
+}
+
+static int posix_memory_deregister(struct kvc_plugin_backend *backend, uint64_t registration)
+{
+	return posix_buffers_deregister(backend->buffers, registration);
 }
 
 static int posix_container_open(struct kvc_plugin_root *root, const char *name, uint64_t bytes,
@@ -180,6 +211,8 @@ static const struct kvc_plugin plugin = {
 	.root_open = posix_root_open,
 	.root_close = posix_root_close,
 	.root_query = posix_root_query,
+	.memory_register = posix_memory_register,
+	.memory_deregister = posix_memory_deregister,
 	.container_open = posix_container_open,
 	.container_resize = posix_container_resize,
 	.container_close = posix_container_close,

@@ -3,6 +3,7 @@
 #ifndef KVC_POSIX_H
 #define KVC_POSIX_H
 
+#include "buffers.h"
 #include "engine.h"
 
 #define POSIX_ENGINES	      4u
@@ -25,6 +26,7 @@ struct kvc_plugin_backend {
 	bool ordered;  /* the user gave the order */
 	bool demanded; /* nothing else will do */
 	uint32_t max_depth;
+	struct posix_buffers *buffers;
 	pthread_mutex_t lock;
 	uint32_t root_count;
 };
@@ -39,6 +41,8 @@ struct kvc_plugin_container {
 int posix_choices_make(struct kvc_plugin_backend *backend, const struct kvc_backend_params *params);
 /* The engine for a root, with a note when it is not the first one. */
 void posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root);
+/* True: roots get io_uring, and their I/O is direct, if their file system can do that. */
+bool posix_uring_expected(const struct kvc_plugin_backend *backend);
 void posix_reason(const struct kvc_host *host, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 

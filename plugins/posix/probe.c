@@ -182,6 +182,15 @@ static bool threads_preferred(const struct kvc_plugin_backend *backend,
 	return !backend->ordered && !backend->demanded && !fsobj_root_info(root->files)->direct;
 }
 
+bool posix_uring_expected(const struct kvc_plugin_backend *backend)
+{
+	const struct posix_choice *choice = &backend->choices[0];
+
+	while (choice->error != 0)
+		choice++;
+	return choice->engine == &posix_engine_uring && backend->files.direct_io;
+}
+
 void posix_engine_choose(const struct kvc_plugin_backend *backend, struct kvc_plugin_root *root)
 {
 	const struct posix_choice *choice = &backend->choices[0];
