@@ -389,6 +389,11 @@ struct kvc_plugin {
 	/* Ends these descriptors early, or all outstanding ones (descriptors NULL, count 0). */
 	int (*cancel)(struct kvc_plugin_queue *queue,
 		      const struct kvc_descriptor *const *descriptors, uint32_t count);
+
+	/* optional, may stay NULL: hears of the steps that the library itself makes between the
+	 * plugin's operations (packed layout: "packed.set.live", ...), from any thread, on the data
+	 * path. For plugins that test what happens when a process ends there. Since 0.1. */
+	void (*step)(struct kvc_plugin_backend *backend, const char *step);
 };
 
 /* The one symbol of a plugin. The vtable is const and lives as long as the plugin is loaded. */

@@ -75,6 +75,13 @@ static void lower_step(void *context, const char *step)
 		backend->host->step(backend->host->context, step);
 }
 
+/* A step of the library: the same rules as for those of the plugin below. */
+static void fault_step(struct kvc_plugin_backend *backend, const char *step)
+{
+	if (fault_rules_have(&backend->rules, FAULT_STEP))
+		lower_step(backend, step);
+}
+
 static void lower_host_init(struct kvc_plugin_backend *backend,
 			    const struct kvc_backend_params *lower_params)
 {
@@ -467,6 +474,7 @@ static const struct kvc_plugin fault_plugin = {
 	.poll = fault_queue_poll,
 	.event_fd = fault_queue_event_fd,
 	.cancel = fault_queue_cancel,
+	.step = fault_step,
 };
 
 const struct kvc_plugin *kvc_plugin_entry(void)

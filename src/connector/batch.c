@@ -4,6 +4,7 @@
 #include "connector/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/packed_format.h"
 #include "core/route.h"
 #include "core/stats.h"
 
@@ -14,7 +15,8 @@
 #define ARENA_REQUESTS 512u
 #define ARENA_BASES    4096u
 #define ARENAS_KEPT    16u
-#define OBJECTS_TRACED 64u /* of a page, for which the page before is noted */
+#define OBJECTS_TRACED 64u  /* of a page, for which the page before is noted */
+#define EXISTS_KEYS    128u /* looked up at a time */
 
 /* Memory of one run; a chunk of requests at a time. */
 struct kvc_arena {
@@ -37,7 +39,8 @@ struct run {
 	const atomic_bool *cancel;
 	uint64_t start_ns;
 	uint64_t flushes;
-	const struct kvc_transfer *stopping; /* `missed` is this one's, in this chunk */
+	struct kvc_packed *packed[KVC_ROOTS_MAX]; /* by root; NULL: its layout is files */
+	const struct kvc_transfer *stopping;	  /* `missed` is this one's, in this chunk */
 	struct kvc_request **missed;
 	uint64_t missed_flushes;
 };
@@ -240,16 +243,72 @@ static struct kvc_request **missed_of(struct run *run, const struct kvc_transfer
 	return run->missed;
 }
 
-/* One object of one page. previous_g: g of the page before, updated. */
+/* g of a page as files and as the packed layout have it. */
+struct group {
+	uint64_t g;
+	uint64_t packed_g;
+};
+
+/* In a slot: g and v of that layout, and a name only where it is stored. */
+static int place_packed(struct run *run, const struct kvc_transfer *t, size_t page, uint32_t object,
+			size_t root, struct kvc_request *request)
+{
+	struct kvc_pool *pool = t->pool;
+	const struct kvc_name_rule *rule = &pool->rules[object];
+
+	request->packed = true;
+	request->lane = pool->geometry.objects[object].vrank / KVC_PACKED_LANE_RANKS;
+	request->arena = kvc_pool_arena(pool, run->packed[root], root, object, t->op == KVC_SET);
+	kvc_name_packed(rule, &t->keys[page], &request->g, &request->v);
+	if (t->op != KVC_SET)
+		return 0;
+	return kvc_name_build(rule, &t->keys[page], (char *)(uintptr_t)request->name,
+			      &request->name_bytes, NULL, NULL);
+}
+
+/* Root, name and hashes of an object. previous: of the page before, updated. */
+static int place(struct run *run, const struct kvc_transfer *t, size_t page, uint32_t object,
+		 struct kvc_request *request, struct group *previous)
+{
+	const struct kvc_store *store = run->store;
+	const struct kvc_name_rule *rule = &t->pool->rules[object];
+	const bool moves = t->op == KVC_GET || t->op == KVC_SET;
+	size_t root = 0;
+	int rc = 0;
+
+	request->root = store->roots[0];
+	if (store->root_count > 1 || !run->packed[0] || !t->pool->is_packable) {
+		rc = kvc_name_build(rule, &t->keys[page], (char *)(uintptr_t)request->name,
+				    &request->name_bytes, &request->g, moves ? &request->v : NULL);
+		if (rc) {
+			*previous = (struct group){ 0 }; /* the next page has none before it */
+			return rc;
+		}
+		request->parent_g = previous->g;
+		previous->g = request->g;
+		request->root = kvc_store_route(store, request->g);
+		kvc_route_folder(request->g, request->hash_folder);
+		while (store->roots[root] != request->root)
+			root++;
+	}
+	if (run->packed[root] && t->pool->is_packable) {
+		rc = place_packed(run, t, page, object, root, request);
+		request->parent_g = previous->packed_g;
+		previous->packed_g = request->g;
+	}
+	request->mark_id = request->g ^ t->pool->mark_salts[object];
+	return rc;
+}
+
+/* One object of one page. */
 static struct kvc_result add_object(struct run *run, const struct kvc_transfer *t, size_t page,
-				    uint32_t object, uint64_t deadline_ns, uint64_t *previous_g)
+				    uint32_t object, uint64_t deadline_ns, struct group *previous)
 {
 	const struct kvc_result ok = initial_result(t);
 	const struct kvc_pool *pool = t->pool;
 	const struct kvc_shape *shape = pool->geometry.objects[object].shape;
 	struct kvc_arena *arena = run->arena;
 	struct kvc_request *request;
-	const bool moves = t->op == KVC_GET || t->op == KVC_SET;
 	size_t at;
 	int rc;
 
@@ -264,35 +323,28 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 		.folder = pool->ns->folder,
 		.name = arena->names[at],
 		.object_kind = pool->object_kind,
-		.parent_g = *previous_g,
 		.depth = t->depth + (uint32_t)page,
 		.shape = shape,
 		.missed = missed_of(run, t, at),
 		.deadline_ns = deadline_ns,
 	};
+	arena->names[at][0] = '\0';
 	arena->long_names[at] = NULL;
 	arena->page_of[at] = &t->results[page];
-	rc = kvc_name_build(&pool->rules[object], &t->keys[page], arena->names[at],
-			    &request->name_bytes, &request->g, moves ? &request->v : NULL);
-	if (rc) {
-		*previous_g = 0; /* the next page has no known one before it */
+	rc = place(run, t, page, object, request, previous);
+	if (rc)
 		return kvc_result_make(KVC_ERROR, KVC_CAUSE_NAME, -rc);
-	}
-	request->mark_id = request->g ^ pool->mark_salts[object];
-	*previous_g = request->g;
 	rc = set_bases(arena, request, t, page, object);
 	if (rc)
 		return kvc_result_make(KVC_ERROR, KVC_CAUSE_INDEX, -rc);
 	if (set_full_name(arena, at, request, &pool->rules[object], &t->keys[page]))
 		return kvc_result_of_errno(ENOMEM);
-	request->root = kvc_store_route(run->store, request->g);
-	kvc_route_folder(request->g, request->hash_folder);
 	arena->request_count++;
 	return ok;
 }
 
-/* g of the page before the first one, per object of a page. */
-static void parent_hashes(const struct kvc_transfer *t, uint64_t hashes[OBJECTS_TRACED])
+/* Of the page before the first one, per object of a page. */
+static void parent_hashes(const struct kvc_transfer *t, struct group hashes[OBJECTS_TRACED])
 {
 	const struct kvc_pool *pool = t->pool;
 	char name[KVC_NAME_MAX + 1];
@@ -301,9 +353,14 @@ static void parent_hashes(const struct kvc_transfer *t, uint64_t hashes[OBJECTS_
 	memset(hashes, 0, OBJECTS_TRACED * sizeof(hashes[0]));
 	if (t->op != KVC_SET || !t->parent.data || t->parent.bytes == 0)
 		return;
-	for (uint32_t o = 0; o < pool->geometry.object_count && o < OBJECTS_TRACED; o++)
-		if (kvc_name_build(&pool->rules[o], &t->parent, name, &bytes, &hashes[o], NULL))
-			hashes[o] = 0;
+	for (uint32_t o = 0; o < pool->geometry.object_count && o < OBJECTS_TRACED; o++) {
+		uint64_t v;
+
+		if (kvc_name_build(&pool->rules[o], &t->parent, name, &bytes, &hashes[o].g, NULL))
+			continue;
+		if (pool->is_packable)
+			kvc_name_packed(&pool->rules[o], &t->parent, &hashes[o].packed_g, &v);
+	}
 }
 
 static void skip_from(const struct kvc_transfer *t, size_t page)
@@ -320,13 +377,80 @@ static size_t first_miss(const struct kvc_transfer *t, size_t from, size_t to)
 	return from;
 }
 
+/* Some pages of a pool whose objects all lie in one arena; false: the rest needs no look. */
+static bool exists_some(struct kvc_packed_arena *arena, const struct kvc_transfer *t, size_t from,
+			size_t count)
+{
+	const struct kvc_geometry *geometry = &t->pool->geometry;
+	const bool stop = t->flags & KVC_TRANSFER_STOP_AT_MISS;
+	struct kvc_marks *marks = &t->pool->ns->store->roots[0]->marks;
+	const bool marked = atomic_load_explicit(&marks->used, memory_order_relaxed) > 0;
+	struct kvc_packed_key keys[EXISTS_KEYS];
+	uint8_t present[EXISTS_KEYS];
+	bool whole = true;
+
+	for (uint32_t o = 0; o < geometry->object_count; o++) {
+		const struct kvc_geometry_object *object = &geometry->objects[o];
+
+		for (size_t i = 0; i < count; i++) {
+			kvc_name_packed(&t->pool->rules[o], &t->keys[from + i], &keys[i].g,
+					&keys[i].v);
+			keys[i].lane = object->vrank / KVC_PACKED_LANE_RANKS;
+			keys[i].bytes = (uint32_t)object->shape->payload_bytes;
+		}
+		(void)kvc_packed_exists(arena, keys, count, stop, present);
+		for (size_t i = 0; i < count; i++) {
+			struct kvc_result *result = &t->results[from + i];
+
+			if (o == 0)
+				*result = kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+			if (!present[i] && result->status == KVC_OK)
+				*result = kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
+			else if (marked && result->status == KVC_OK &&
+				 kvc_mark_active(marks, keys[i].g ^ t->pool->mark_salts[o]))
+				*result = kvc_result_make(KVC_MISS, KVC_CAUSE_MARKED, 0);
+			whole &= result->status == KVC_OK;
+		}
+	}
+	return whole || !stop;
+}
+
+/* Whether the index alone answers the whole transfer: one root, and it is packed. Nothing blocks
+ * there, so that deadlines do not matter. */
+static bool exists_by_index(struct run *run, const struct kvc_transfer *t)
+{
+	const struct kvc_geometry *geometry = &t->pool->geometry;
+	struct kvc_packed_arena *arena;
+	uint32_t turn;
+
+	if (t->op != KVC_EXISTS || run->store->root_count != 1 || !run->packed[0] ||
+	    !t->pool->is_packable || geometry->shape_count != 1 || geometry->object_count == 0)
+		return false;
+	arena = kvc_pool_arena(t->pool, run->packed[0], 0, 0, false);
+	turn = kvc_packed_enter(run->packed[0]);
+	for (size_t at = 0; at < t->key_count; at += EXISTS_KEYS) {
+		const size_t left = t->key_count - at;
+		const size_t some = left < EXISTS_KEYS ? left : EXISTS_KEYS;
+
+		if (!arena) {
+			for (size_t i = 0; i < some; i++)
+				t->results[at + i] = kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
+		} else if (!exists_some(arena, t, at, some)) {
+			skip_from(t, at + some);
+			break;
+		}
+	}
+	kvc_packed_leave(run->packed[0], turn);
+	return true;
+}
+
 static void add_transfer(struct run *run, const struct kvc_transfer *t)
 {
 	const struct kvc_geometry *geometry = &t->pool->geometry;
 	const bool stop = t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS);
 	const uint64_t deadline_ns =
 		kvc_store_deadline_ns(run->store, t->op, t->timeout_ms, run->start_ns);
-	uint64_t previous_g[OBJECTS_TRACED];
+	struct group previous[OBJECTS_TRACED];
 	uint64_t flushes = run->flushes;
 
 	if (t->op == KVC_SET && geometry->shared && !t->pool->ns->identity.place.is_writer) {
@@ -334,14 +458,16 @@ static void add_transfer(struct run *run, const struct kvc_transfer *t)
 			t->results[i] = kvc_result_make(KVC_OK, KVC_CAUSE_NOT_WRITER, 0);
 		return;
 	}
-	parent_hashes(t, previous_g);
+	if (exists_by_index(run, t))
+		return;
+	parent_hashes(t, previous);
 	for (size_t i = 0; i < t->key_count; i++) {
 		t->results[i] = initial_result(t);
 		for (uint32_t o = 0; o < geometry->object_count; o++) {
-			uint64_t none = 0;
+			struct group none = { 0 };
 			const struct kvc_result refused =
 				add_object(run, t, i, o, deadline_ns,
-					   o < OBJECTS_TRACED ? &previous_g[o] : &none);
+					   o < OBJECTS_TRACED ? &previous[o] : &none);
 
 			merge_result(&t->results[i], &refused);
 			if (refused.status != KVC_OK)
@@ -400,6 +526,17 @@ static void fail_all(struct kvc_transfer *transfers, size_t count)
 	}
 }
 
+/* The indexes of packed roots; once per call it is looked whether they are still there. */
+static void find_indexes(struct run *run, struct kvc_transfer *transfers, size_t count)
+{
+	bool writes = false;
+
+	for (size_t i = 0; i < count; i++)
+		writes |= kvc_transfer_at(transfers, i)->op == KVC_SET;
+	for (size_t r = 0; r < run->store->root_count; r++)
+		run->packed[r] = kvc_root_packed(run->store->roots[r], writes);
+}
+
 void kvc_batch_execute(struct kvc_store *store, struct kvc_transfer *transfers, size_t count,
 		       const atomic_bool *cancel)
 {
@@ -411,6 +548,7 @@ void kvc_batch_execute(struct kvc_store *store, struct kvc_transfer *transfers, 
 	};
 	uint64_t elapsed_us;
 
+	find_indexes(&run, transfers, count);
 	run.arena = arena_take(run.connector);
 	if (!run.arena) {
 		fail_all(transfers, count);

@@ -6,6 +6,7 @@
 #include "connector/trace.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "core/packed_format.h"
 #include "core/ranges.h"
 #include "core/trailer.h"
 #include "core/usage.h"
@@ -169,8 +170,15 @@ int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes, uint64_t 
 	for (size_t r = 0; r < ns->store->root_count; r++) {
 		const struct kvc_root *root = ns->store->roots[r];
 		const uint64_t key = kvc_root_usage_key(root, ns->identity.hash);
+		struct kvc_packed *packed = kvc_root_packed(ns->store->roots[r], false);
 		uint64_t root_bytes, root_objects;
 
+		if (packed) {
+			kvc_packed_usage(packed, ns->identity.hash, false, &root_bytes,
+					 &root_objects);
+			bytes += root_bytes;
+			objects += root_objects;
+		}
 		/* None: nothing of it was counted on that root. */
 		if (kvc_usage_namespace(root->usage, key, &root_bytes, &root_objects))
 			continue;
@@ -303,6 +311,60 @@ static int make_rules(struct kvc_pool *pool)
 	return rc;
 }
 
+/* Runs of parts of one size: as many as the packed layout can note. */
+static bool has_few_runs(const struct kvc_shape *shape)
+{
+	uint32_t runs = 0;
+
+	for (uint32_t p = 0; p < shape->part_count; p++)
+		runs += p == 0 || shape->parts[p].bytes != shape->parts[p - 1].bytes;
+	return runs <= KVC_PACKED_RUNS;
+}
+
+static bool is_packable(const struct kvc_pool *pool)
+{
+	const struct kvc_geometry *geometry = &pool->geometry;
+
+	if (geometry->naming != KVC_NAMING_KVCELLAR || pool->object_kind != KVC_OBJECT_PAGE)
+		return false;
+	for (uint32_t o = 0; o < geometry->object_count; o++) {
+		const struct kvc_shape *shape = geometry->objects[o].shape;
+
+		if (shape->payload_bytes == 0 || shape->stored_bytes > UINT32_MAX ||
+		    geometry->objects[o].vrank / KVC_PACKED_LANE_RANKS > KVC_PACKED_LANE_MAX ||
+		    !has_few_runs(shape))
+			return false;
+	}
+	return true;
+}
+
+static int prepare_packed(struct kvc_pool *pool)
+{
+	const size_t count = pool->ns->store->root_count * pool->geometry.object_count;
+
+	pool->is_packable = is_packable(pool);
+	pool->arenas = calloc(count ? count : 1, sizeof(*pool->arenas));
+	return pool->arenas ? 0 : -ENOMEM;
+}
+
+struct kvc_packed_arena *kvc_pool_arena(struct kvc_pool *pool, struct kvc_packed *packed,
+					size_t root, uint32_t object, bool create)
+{
+	const struct kvc_geometry *geometry = &pool->geometry;
+	_Atomic(struct kvc_packed_arena *) *at =
+		&pool->arenas[root * geometry->object_count + object];
+	struct kvc_packed_arena *arena = atomic_load_explicit(at, memory_order_acquire);
+
+	if (arena && kvc_packed_of(arena) == packed)
+		return arena;
+	arena = kvc_packed_arena_get(
+		packed, pool->ns->identity.hash, pool->ns->identity.id,
+		geometry->objects[object].shape->stored_bytes - KVC_TRAILER_BYTES, create, NULL);
+	if (arena)
+		atomic_store_explicit(at, arena, memory_order_release);
+	return arena;
+}
+
 int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params,
 		  struct kvc_pool **out)
 {
@@ -327,6 +389,8 @@ int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params
 	rc = make_rules(pool);
 	if (!rc)
 		rc = look_at_objects(pool);
+	if (!rc)
+		rc = prepare_packed(pool);
 	if (rc)
 		goto fini_geometry;
 	if (!pool->zero_copy)
@@ -337,6 +401,7 @@ int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params
 	return 0;
 
 fini_geometry:
+	free((void *)pool->arenas);
 	free(pool->mark_salts);
 	free(pool->rules);
 	kvc_geometry_fini(&pool->geometry);
@@ -353,6 +418,7 @@ int kvc_pool_close(struct kvc_pool *pool)
 		return kvc_fail(-EBUSY, "pool %s: a started batch uses it",
 				pool->geometry.pool_name);
 	atomic_fetch_sub(&pool->ns->pools, 1);
+	free((void *)pool->arenas);
 	free(pool->mark_salts);
 	free(pool->rules);
 	kvc_geometry_fini(&pool->geometry);

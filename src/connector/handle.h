@@ -29,6 +29,9 @@ struct kvc_pool {
 	uint64_t *mark_salts;	     /* likewise: tells objects of one group apart */
 	uint8_t object_kind;	     /* enum kvc_object_kind */
 	uint64_t object_bytes_max;
+	/* Its pages fit into slots. arenas: [root][object], as found last; NULL: none yet. */
+	bool is_packable;
+	_Atomic(struct kvc_packed_arena *) *arenas;
 	bool zero_copy;
 	const char *copy_reason;
 	atomic_uint batches; /* started ones that use it */
@@ -41,6 +44,11 @@ struct kvc_connector {
 	struct kvc_arena *arenas;
 	uint32_t arena_count;
 };
+
+/* The arena of an object of the pool's pages on a packed root, whose index is `packed`; NULL: there
+ * is none, or none can be made (create). */
+struct kvc_packed_arena *kvc_pool_arena(struct kvc_pool *pool, struct kvc_packed *packed,
+					size_t root, uint32_t object, bool create);
 
 /* Made at the first namespace. NULL: no memory. */
 struct kvc_connector *kvc_connector_of(struct kvc_store *store);

@@ -165,6 +165,16 @@ static void begin_hashes(struct kvc_name_rule *rule, const struct kvc_name_param
 	}
 }
 
+/* 192 bytes of no pattern from the hash of a prefix. */
+static void make_secret(const struct kvc_hash *prefix, uint8_t out[KVC_NAME_SECRET_BYTES])
+{
+	struct kvc_hash hash = *prefix;
+	const uint64_t value = kvc_hash_end(&hash);
+
+	for (uint32_t i = 0; i < KVC_NAME_SECRET_BYTES / 64; i++)
+		kvc_hash_expand(value, i, out + i * 64);
+}
+
 static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p, bool raw)
 {
 	struct kvc_name_rule rule = { .naming = p->naming };
@@ -183,6 +193,8 @@ static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p,
 			"file name longer than %u bytes",
 			KVC_NAME_KEY_BYTES, strlen(p->ns->fields.model_id), KVC_NAME_MAX);
 	begin_hashes(&rule, p, raw);
+	make_secret(&rule.group, rule.packed_group);
+	make_secret(&rule.object, rule.packed_object);
 	*out = rule;
 	return 0;
 }
@@ -345,6 +357,15 @@ int kvc_name_build(const struct kvc_name_rule *rule, const struct kvc_key *key,
 	if (v)
 		*v = finish_hash(&rule->object, key);
 	return 0;
+}
+
+void kvc_name_packed(const struct kvc_name_rule *rule, const struct kvc_key *key, uint64_t *g,
+		     uint64_t *v)
+{
+	const void *data = key->bytes ? key->data : "";
+
+	*g = kvc_hash_keyed(data, key->bytes, rule->packed_group);
+	*v = kvc_hash_keyed(data, key->bytes, rule->packed_object);
 }
 
 /* Copies what fits of `bytes` bytes to position `length` of a text with room for `capacity`. */

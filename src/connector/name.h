@@ -27,6 +27,10 @@
  *   g          BLAKE2b-64 of the name, which also routes
  *   v          H(name)
  *
+ * The packed layout has its own g and v (kvc_name_packed()): secret = BLAKE2b-512(u64 p, u64 i) for
+ * i = 0, 1, 2, one after the other, p = what H gives for the fields before the key; XXH3-64 of the
+ * key with it. g from the group's fields, v from the object's. All numbers little-endian.
+ *
  * Everything here is pure and thread-safe; what is called per key allocates nothing.
  */
 #ifndef KVC_CONNECTOR_NAME_H
@@ -36,11 +40,12 @@
 #include "core/format.h"
 #include "core/hash.h"
 
-#define KVC_NAME_MAX	    255u
-#define KVC_NAME_KEY_BYTES  64u /* of sglang's keys; nixl naming must have room for them */
-#define KVC_POOL_NAME_MAX   32u
-#define KVC_PART_NAME_MAX   16u
-#define KVC_PART_SUFFIX_MAX (KVC_POOL_NAME_MAX + KVC_PART_NAME_MAX + 2)
+#define KVC_NAME_MAX	      255u
+#define KVC_NAME_KEY_BYTES    64u /* of sglang's keys; nixl naming must have room for them */
+#define KVC_POOL_NAME_MAX     32u
+#define KVC_PART_NAME_MAX     16u
+#define KVC_NAME_SECRET_BYTES 192u
+#define KVC_PART_SUFFIX_MAX   (KVC_POOL_NAME_MAX + KVC_PART_NAME_MAX + 2)
 
 /*
  * @pool_fingerprint   kvcellar naming
@@ -63,6 +68,9 @@ struct kvc_name_params {
 struct kvc_name_rule {
 	struct kvc_hash group;	/* H up to the key */
 	struct kvc_hash object; /* H up to the key */
+	/* Of the packed layout's g and v. */
+	uint8_t packed_group[KVC_NAME_SECRET_BYTES];
+	uint8_t packed_object[KVC_NAME_SECRET_BYTES];
 	uint32_t suffix_bytes;
 	int naming;
 	char suffix[KVC_NAME_MAX + 1]; /* all that follows the key */
@@ -102,6 +110,15 @@ void kvc_name_nixl_suffix(const char *pool_name, uint32_t part_count, uint32_t p
  */
 int kvc_name_build(const struct kvc_name_rule *rule, const struct kvc_key *key,
 		   char out[KVC_NAME_MAX + 1], uint32_t *bytes, uint64_t *g, uint64_t *v);
+
+/*
+ * kvc_name_packed - g and v of a key in the packed layout: XXH3-64 with a secret that BLAKE2b makes
+ * of what H hashes before the key. 128 bits that tell objects of one store apart at a twentieth of
+ * BLAKE2b's price; no protection from somebody who chooses keys to collide, which content hashes do
+ * not let anybody do. naming = "kvcellar" only.
+ */
+void kvc_name_packed(const struct kvc_name_rule *rule, const struct kvc_key *key, uint64_t *g,
+		     uint64_t *v);
 
 /* kvc_name_full - the full name, as snprintf: returns its length, however long. */
 size_t kvc_name_full(const struct kvc_name_rule *rule, const struct kvc_key *key, char *out,

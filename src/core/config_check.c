@@ -13,9 +13,6 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-/* The one switch for the packed storage layout. */
-#define PACKED_IS_BUILT 0
-
 static const char *top_text(const struct kvc_effective *effective, const char *name)
 {
 	const char *text = json_string_value(json_object_get(effective->top, name));
@@ -79,9 +76,6 @@ static int check_layout(const struct kvc_effective *effective)
 	    json_is_null(json_object_get(effective->top, "capacity")))
 		return kvc_fail(-EINVAL, "storage_layout: \"packed\" with l3_cleaner_enabled = "
 					 "false needs capacity");
-	if (!PACKED_IS_BUILT)
-		return kvc_fail(-EINVAL, "storage_layout: \"packed\" is not built; use \"auto\" or "
-					 "\"files\"");
 	return 0;
 }
 

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#define XXH_INLINE_ALL /* keys are short: nothing to dispatch */
+#include <xxhash.h>
+
 #define DIGEST_BYTES 8
 
 static void put_le(uint8_t *out, uint64_t value, size_t bytes)
@@ -74,6 +77,20 @@ uint64_t kvc_blake2b_64(const void *data, size_t bytes)
 
 	(void)blake2b(digest, bytes ? data : "", NULL, sizeof(digest), bytes, 0);
 	return from_be(digest);
+}
+
+void kvc_hash_expand(uint64_t value, uint64_t number, uint8_t out[64])
+{
+	uint8_t input[16];
+
+	put_le(input, value, 8);
+	put_le(input + 8, number, 8);
+	(void)blake2b(out, input, NULL, 64, sizeof(input), 0);
+}
+
+uint64_t kvc_hash_keyed(const void *data, size_t bytes, const uint8_t secret[192])
+{
+	return XXH3_64bits_withSecret(data, bytes, secret, 192);
 }
 
 void kvc_blake2b_128(const void *data, size_t bytes, uint8_t out[16])

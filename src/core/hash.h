@@ -39,6 +39,12 @@ uint64_t kvc_hash_end(struct kvc_hash *hash);
 
 /* BLAKE2b of plain bytes, no fields; at once, or a 128-bit one piece by piece. */
 uint64_t kvc_blake2b_64(const void *data, size_t bytes);
+/* 64 bytes: BLAKE2b-512 of value and number, each as u64 little-endian. */
+void kvc_hash_expand(uint64_t value, uint64_t number, uint8_t out[64]);
+
+/* XXH3-64 with a secret of 192 bytes; for keys that are content hashes themselves. */
+uint64_t kvc_hash_keyed(const void *data, size_t bytes, const uint8_t secret[192]);
+
 void kvc_blake2b_128(const void *data, size_t bytes, uint8_t out[16]);
 void kvc_blake2b_128_begin(struct kvc_hash *hash);
 void kvc_blake2b_128_add(struct kvc_hash *hash, const void *data, size_t bytes);

@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/format.h"
+#include "core/packed_format.h"
 #include "core/stats.h"
 #include "core/store.h"
 
@@ -11,6 +12,8 @@
 #include <string.h>
 
 #define QUEUES_PER_ROOT 16u
+
+_Static_assert(QUEUES_PER_ROOT *KVC_QUEUE_SLOTS <= KVC_PACKED_INTENTS, "an intent for each slot");
 
 static uint8_t *blocks_new(uint64_t bytes)
 {
@@ -51,6 +54,7 @@ int kvc_slot_bounce(struct kvc_slot *slot, uint64_t bytes)
 
 static void queue_free(struct kvc_queue *queue)
 {
+	atomic_fetch_and(&queue->root->queue_numbers, ~((uint_fast32_t)1 << queue->number));
 	for (uint32_t i = 0; i < KVC_QUEUE_SLOTS; i++) {
 		free(queue->slots[i].tails);
 		free(queue->slots[i].bounce);
@@ -58,6 +62,18 @@ static void queue_free(struct kvc_queue *queue)
 	free(queue->blocks);
 	free(queue->scratch);
 	free(queue);
+}
+
+/* One of QUEUES_PER_ROOT numbers: so many queues there are at most. */
+static uint32_t number_take(struct kvc_root *root)
+{
+	uint_fast32_t taken = atomic_load(&root->queue_numbers);
+	uint32_t number;
+
+	do
+		number = (uint32_t)__builtin_ctzl(~taken);
+	while (!atomic_compare_exchange_weak(&root->queue_numbers, &taken, taken | 1u << number));
+	return number;
 }
 
 static int queue_new(struct kvc_root *root, struct kvc_queue **out)
@@ -70,6 +86,7 @@ static int queue_new(struct kvc_root *root, struct kvc_queue **out)
 	if (!queue)
 		return rc;
 	queue->root = root;
+	queue->number = number_take(root);
 	queue->depth = root->attributes.max_depth < KVC_QUEUE_SLOTS ? root->attributes.max_depth :
 								      KVC_QUEUE_SLOTS;
 	queue->depth = queue->depth ? queue->depth : 1;

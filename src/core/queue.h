@@ -28,6 +28,8 @@ struct kvc_slot {
 	bool uses_bounce;
 	bool has_trailer; /* the trailer takes part */
 	bool in_flight;
+	bool has_checksum; /* of a packed set: taken while its I/O is under way */
+	uint64_t checksum;
 	char path[KVC_PATH_BYTES];
 	struct kvc_range ranges[KVC_SLOT_RANGES];
 	/* Range r of the descriptor is a tail block of which tail_bytes belong at tail_to. */
@@ -44,8 +46,10 @@ struct kvc_queue {
 	struct kvc_plugin_queue *handle;
 	struct kvc_queue *next; /* in the root's list of idle or of parked ones */
 	struct kvc_slot *free;
+	uint32_t number; /* of its root, while it is open: others have other ones */
 	uint32_t depth;
 	uint32_t in_flight;
+	uint32_t unhashed;	/* of them, packed sets without a checksum */
 	uint32_t moving;	/* of them, those that move bytes */
 	uint64_t bounce_in_use; /* bytes of images on their way */
 	bool broken;		/* the plugin said so; not leased again */

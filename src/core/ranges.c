@@ -139,7 +139,7 @@ static bool build_direct(struct builder *b, const struct kvc_request *request)
 	return true;
 }
 
-/* Everything in one image; for a write it is filled, and the trailer with it. */
+/* Everything in one image; for a write it is filled, and its checksum taken. */
 static int build_bounce(struct builder *b, const struct kvc_request *request, int checksum_kind)
 {
 	const uint64_t bytes = request->shape->stored_bytes - KVC_TRAILER_BYTES;
@@ -153,10 +153,11 @@ static int build_bounce(struct builder *b, const struct kvc_request *request, in
 	slot->uses_bounce = true;
 	slot->queue->bounce_in_use += bytes;
 	b->regions = NULL;
-	if (b->writing)
-		kvc_ranges_trailer(slot, kvc_checksum_gather(checksum_kind, request->g ^ request->v,
-							     request->shape, request->bases,
-							     slot->bounce));
+	if (b->writing) {
+		slot->checksum = kvc_checksum_gather(checksum_kind, request->g ^ request->v,
+						     request->shape, request->bases, slot->bounce);
+		slot->has_checksum = true;
+	}
 	(void)add_range(b, slot->bounce, bytes);
 	kvc_counters_add(slot->queue->root->store->counters, KVC_COUNTER_BOUNCED, 1);
 	return 0;
@@ -203,20 +204,32 @@ int kvc_ranges_build(struct kvc_slot *slot, const struct kvc_regions *regions, b
 	if (rc)
 		return rc;
 	kvc_ranges_release(slot);
+	slot->has_checksum = false;
 	if (request->bounced || !build_direct(&b, request)) {
 		request->bounced = true;
 		rc = build_bounce(&b, request, kind);
 		if (rc)
 			return rc;
 	} else if (writing && trailer && !late) {
-		kvc_ranges_trailer(slot, kvc_checksum_memory(kind, request->g ^ request->v,
-							     request->shape, request->bases));
+		kvc_ranges_checksum(slot);
 	}
+	if (writing && trailer && slot->has_checksum)
+		kvc_ranges_trailer(slot, slot->checksum);
 	if (trailer)
 		add_trailer(&b, writing && late && !slot->uses_bounce);
 	slot->has_trailer = trailer;
 	slot->descriptor.range_count = b.count;
 	return 0;
+}
+
+void kvc_ranges_checksum(struct kvc_slot *slot)
+{
+	const struct kvc_request *request = slot->request;
+
+	slot->checksum = kvc_checksum_memory(slot->queue->root->store->checksum_kind,
+					     request->g ^ request->v, request->shape,
+					     request->bases);
+	slot->has_checksum = true;
 }
 
 uint64_t kvc_ranges_finish_read(struct kvc_slot *slot, int checksum_kind)

@@ -19,6 +19,9 @@
 int kvc_ranges_build(struct kvc_slot *slot, const struct kvc_regions *regions, bool writing,
 		     bool trailer);
 
+/* Takes the checksum of the slot's request over the caller's memory. */
+void kvc_ranges_checksum(struct kvc_slot *slot);
+
 /* The slot's image, if it has one, is no longer on its way. */
 void kvc_ranges_release(struct kvc_slot *slot);
 

@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/format.h"
+#include "core/packed.h"
 #include "core/queue.h"
 #include "core/rootid.h"
 #include "core/stage.h"
@@ -249,12 +250,38 @@ static int read_identity(struct kvc_root *root, struct kvc_rootid *out)
 	return rc;
 }
 
+/* Layout of a new root: as told, else packed where that works and pays. */
+static int choose_layout(struct kvc_root *root, const char **out)
+{
+	const struct kvc_settings *settings = root->store->settings;
+	const unsigned mark = kvc_fail_mark();
+	int rc;
+
+	*out = "files";
+	if (settings->storage_layout == KVC_STORAGE_FILES || settings->naming == KVC_NAMING_NIXL ||
+	    root->read_only)
+		return 0;
+	rc = kvc_packed_possible(root);
+	if (settings->storage_layout == KVC_STORAGE_PACKED) {
+		*out = "packed";
+		return kvc_fail_since(mark, rc, "storage_layout = \"packed\"");
+	}
+	/* Who does without the cleaner has not agreed to eviction. */
+	if (rc == 0 && settings->l3_cleaner_enabled && root->attributes.local_path &&
+	    kvc_packed_worthwhile(root))
+		*out = "packed";
+	return 0;
+}
+
 /* Makes root.json; when another process was first, its one counts. */
 static int make_identity(struct kvc_root *root, struct kvc_rootid *out)
 {
+	const char *layout;
 	char text[1024];
-	int rc = kvc_rootid_new(out, "files", naming_word(root->store));
+	int rc = choose_layout(root, &layout);
 
+	if (!rc)
+		rc = kvc_rootid_new(out, layout, naming_word(root->store));
 	if (rc || root->read_only)
 		return rc;
 	(void)kvc_rootid_render(out, text, sizeof(text));
@@ -269,6 +296,29 @@ static int make_identity(struct kvc_root *root, struct kvc_rootid *out)
 	return rc ? kvc_fail(rc, "%s/%s: %s", root->location, IDENTITY_NAME, strerror(-rc)) : 0;
 }
 
+/* A root keeps the layout that it has. */
+static int check_layout(struct kvc_root *root, const char *layout)
+{
+	static const char *const words[] = {
+		[KVC_STORAGE_FILES] = "files", [KVC_STORAGE_PACKED] = "packed"
+	};
+	const enum kvc_storage_layout asked = root->store->settings->storage_layout;
+
+	root->is_packed = strcmp(layout, "packed") == 0;
+	if (!root->is_packed && strcmp(layout, "files") != 0)
+		return kvc_fail(-EINVAL,
+				"%s: its storage layout is \"%s\", which this library "
+				"does not know",
+				root->location, layout);
+	if (asked != KVC_STORAGE_AUTO && strcmp(words[asked], layout) != 0)
+		return kvc_fail(-EINVAL,
+				"%s: its storage layout is \"%s\", the configuration asks for "
+				"\"%s\"; `kvcellar convert` moves its objects to a root of another "
+				"layout",
+				root->location, layout, words[asked]);
+	return 0;
+}
+
 static int check_identity(struct kvc_root *root)
 {
 	const char *naming = naming_word(root->store);
@@ -279,9 +329,9 @@ static int check_identity(struct kvc_root *root)
 		rc = make_identity(root, &id);
 	if (rc)
 		return rc;
-	if (strcmp(id.storage_layout, "files") != 0)
-		return kvc_fail(-EINVAL, "%s: its storage layout is \"%s\": not built",
-				root->location, id.storage_layout);
+	rc = check_layout(root, id.storage_layout);
+	if (rc)
+		return rc;
 	if (strcmp(id.naming, naming) != 0)
 		return kvc_fail(-EINVAL,
 				"%s: it was made with naming = \"%s\", the configuration asks for "
@@ -332,7 +382,8 @@ static void keep_identity(struct kvc_root *root)
 	    kvc_root_stat(root, IDENTITY_NAME, &found) != -ENOENT)
 		return;
 	memcpy(id.uuid_text, root->uuid_text, sizeof(id.uuid_text));
-	(void)snprintf(id.storage_layout, sizeof(id.storage_layout), "files");
+	(void)snprintf(id.storage_layout, sizeof(id.storage_layout), "%s",
+		       root->is_packed ? "packed" : "files");
 	(void)snprintf(id.naming, sizeof(id.naming), "%s", naming_word(root->store));
 	(void)kvc_rootid_render(&id, text, sizeof(text));
 	if (kvc_root_write_text(root, IDENTITY_NAME, text, true) == 0)
@@ -345,6 +396,69 @@ void kvc_root_look_after(struct kvc_root *root)
 	end_suspicion(root);
 	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED)
 		keep_identity(root);
+}
+
+/* ---------------------------------------------------------------- the packed index */
+
+/* One more to be closed with the root. */
+static int keep_former(struct kvc_root *root, struct kvc_packed *packed)
+{
+	struct kvc_packed **more =
+		realloc(root->former_packed, (root->former_packed_count + 1) * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	root->former_packed = more;
+	more[root->former_packed_count++] = packed;
+	return 0;
+}
+
+/* Its files were removed: sets begin anew. */
+static struct kvc_packed *make_again(struct kvc_root *root, struct kvc_packed *gone)
+{
+	struct kvc_packed *packed;
+
+	pthread_mutex_lock(&root->packed_lock);
+	packed = atomic_load_explicit(&root->packed, memory_order_acquire);
+	if (packed == gone && keep_former(root, gone) == 0) {
+		if (kvc_packed_open(root, &packed) == 0) {
+			kvc_packed_retreat(gone);
+			atomic_store_explicit(&root->packed, packed, memory_order_release);
+		} else {
+			root->former_packed_count--;
+			kvc_root_warn(root, KVC_WARN_IO, kvc_last_error(), ENOENT);
+		}
+	}
+	pthread_mutex_unlock(&root->packed_lock);
+	return packed;
+}
+
+struct kvc_packed *kvc_root_packed(struct kvc_root *root, bool for_write)
+{
+	struct kvc_packed *packed = atomic_load_explicit(&root->packed, memory_order_acquire);
+
+	if (packed && kvc_packed_is_gone(packed) && for_write && !root->read_only)
+		return make_again(root, packed);
+	return packed;
+}
+
+static int close_packed(struct kvc_root *root, uint64_t deadline_ns)
+{
+	int rc = kvc_packed_close(atomic_load(&root->packed), deadline_ns);
+
+	if (rc)
+		return rc;
+	atomic_store(&root->packed, NULL);
+	while (root->former_packed_count > 0) {
+		rc = kvc_packed_close(root->former_packed[root->former_packed_count - 1],
+				      deadline_ns);
+		if (rc)
+			return rc;
+		root->former_packed_count--;
+	}
+	free(root->former_packed);
+	root->former_packed = NULL;
+	return 0;
 }
 
 /* ---------------------------------------------------------------- open, close */
@@ -523,6 +637,16 @@ const char *kvc_root_limit_text(const struct kvc_root *root)
 	return root->capacity_bytes ? "over capacity, or under min_free" : "under min_free";
 }
 
+static int open_packed(struct kvc_root *root)
+{
+	struct kvc_packed *packed;
+	int rc = kvc_packed_open(root, &packed);
+
+	if (!rc)
+		atomic_store_explicit(&root->packed, packed, memory_order_release);
+	return rc;
+}
+
 int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
 		  bool read_only, struct kvc_root **out)
 {
@@ -537,6 +661,7 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 	root->read_only = read_only;
 	(void)pthread_mutex_init(&root->queue_lock, NULL);
 	(void)pthread_cond_init(&root->queue_idle, NULL);
+	(void)pthread_mutex_init(&root->packed_lock, NULL);
 	root->location = strdup(location);
 	if (!root->location)
 		goto free_root;
@@ -552,6 +677,8 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		goto close_root;
 	}
 	rc = set_limits(root);
+	if (!rc && root->is_packed)
+		rc = open_packed(root);
 	if (rc)
 		goto close_root;
 	reclaimed = root->read_only ? 0 : backend->module->ops.reclaim(root->handle);
@@ -594,10 +721,14 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	kvc_queue_reap(root);
 	if (root->queue_count > 0)
 		return -EBUSY;
+	rc = close_packed(root, deadline_ns);
+	if (rc)
+		return rc;
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
 	kvc_usage_close(root->usage);
+	(void)pthread_mutex_destroy(&root->packed_lock);
 	(void)pthread_cond_destroy(&root->queue_idle);
 	(void)pthread_mutex_destroy(&root->queue_lock);
 	free(root->location);

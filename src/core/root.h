@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_packed;
 struct kvc_queue;
 struct kvc_stage;
 struct kvc_store;
@@ -45,6 +46,7 @@ struct kvc_root {
 	char *location;
 	uint8_t uuid[16];
 	char uuid_text[37];
+	bool is_packed; /* its storage layout; else files */
 	bool read_only;
 	bool opened_read_only;	 /* by the caller: no property of the root */
 	bool writes_refused;	 /* an unknown ro_compat word in root.json */
@@ -66,6 +68,14 @@ struct kvc_root {
 	struct kvc_queue *idle;
 	struct kvc_queue *parked; /* their I/O is stuck; they count */
 	uint32_t queue_count;
+	atomic_uint_fast32_t queue_numbers; /* bits of those that are given out */
+
+	/* The index of a packed root. One whose files were removed is followed by a new one, and stays
+	 * until the root is closed: somebody may look at it. */
+	_Atomic(struct kvc_packed *) packed;
+	struct kvc_packed **former_packed;
+	size_t former_packed_count;
+	pthread_mutex_t packed_lock;
 
 	struct kvc_stage *stage; /* made at the first staged transfer; under queue_lock */
 };
@@ -82,6 +92,10 @@ enum kvc_deadline_kind kvc_root_deadline_kind(const struct kvc_root *root);
 
 /* Its I/O was found stalling: transfers are staged from now on. True when that is news. */
 bool kvc_root_suspect(struct kvc_root *root);
+
+/* The index of a packed root; NULL: its layout is files. for_write: one whose files were removed is
+ * made again. */
+struct kvc_packed *kvc_root_packed(struct kvc_root *root, bool for_write);
 
 /* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, and writes
  * root.json again when somebody removed it, so that the root keeps its place in the routing. */

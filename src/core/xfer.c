@@ -41,8 +41,11 @@ struct session {
 	uint64_t room;	      /* bytes that may be written, once room_known */
 	bool room_known;
 	enum kvc_deadline_kind kind;
-	bool cancelled;	  /* the queue was told to */
-	int error;	  /* why the queue is broken */
+	bool cancelled;		   /* the queue was told to */
+	int error;		   /* why the queue is broken */
+	uint32_t hash_next;	   /* slot of the queue to look at for a checksum */
+	struct kvc_packed *packed; /* the index that its requests use, entered */
+	uint32_t turn;
 	uint64_t late_ns; /* how long after the deadline I/O came back, at most */
 	bool ended;	  /* it has been looked at after its end */
 	bool waited;	  /* poll() has returned 0: event_fd may be waited on */
@@ -133,12 +136,12 @@ static void finish(struct kvc_request *request, struct kvc_result result)
 		atomic_store_explicit(request->done, true, memory_order_release);
 	if (request->op == KVC_SET && result.status == KVC_OK) {
 		kvc_mark_clear(&root->marks, id);
-		if (result.cause != KVC_CAUSE_EXISTED)
+		if (result.cause != KVC_CAUSE_EXISTED && !request->packed)
 			kvc_usage_add(root->usage, key,
 				      (int64_t)request->shape->stored_bytes -
 					      (int64_t)request->previous_bytes,
 				      request->replaces ? 0 : 1);
-	} else if (request->op == KVC_REMOVE && result.status == KVC_OK) {
+	} else if (request->op == KVC_REMOVE && result.status == KVC_OK && !request->packed) {
 		kvc_usage_add(root->usage, key, -(int64_t)request->previous_bytes, -1);
 	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
@@ -171,6 +174,11 @@ static void give_slot(struct session *s, struct kvc_slot *slot)
 static bool moves(const struct kvc_slot *slot)
 {
 	return slot->descriptor.op == KVC_OP_READ || slot->descriptor.op == KVC_OP_WRITE;
+}
+
+static bool is_unhashed(const struct kvc_slot *slot)
+{
+	return slot->request->step == KVC_STEP_SLOT_WRITE && !slot->has_checksum;
 }
 
 static void push_ready(struct session *s, struct kvc_slot *slot)
@@ -235,6 +243,8 @@ static int prepare(struct session *s, struct kvc_slot *slot)
 		[KVC_STEP_STAT] = KVC_OP_STAT,	     [KVC_STEP_READ] = KVC_OP_READ,
 		[KVC_STEP_WRITE_NEW] = KVC_OP_WRITE, [KVC_STEP_WRITE_OVER] = KVC_OP_WRITE,
 		[KVC_STEP_REMOVE] = KVC_OP_REMOVE,   [KVC_STEP_REMOVE_WRONG] = KVC_OP_REMOVE,
+		[KVC_STEP_SLOT_READ] = KVC_OP_READ,  [KVC_STEP_SLOT_WRITE] = KVC_OP_WRITE,
+		[KVC_STEP_SLOT_SYNC] = KVC_OP_SYNC,
 	};
 	const struct kvc_settings *settings = s->queue->root->store->settings;
 	struct kvc_request *request = slot->request;
@@ -242,11 +252,16 @@ static int prepare(struct session *s, struct kvc_slot *slot)
 
 	d->op = ops[request->step];
 	d->flags = 0;
-	d->offset = 0;
+	d->container = request->packed ? request->place.container : NULL;
+	d->offset = request->packed ? request->place.offset : 0;
 	d->range_count = 0;
 	d->deadline_ns = request->deadline_ns;
 	if (request->step != KVC_STEP_REMOVE_WRONG)
 		d->if_version[0] = d->if_version[1] = 0;
+	if (request->packed)
+		return d->op == KVC_OP_SYNC ?
+			       0 :
+			       kvc_ranges_build(slot, s->regions, d->op == KVC_OP_WRITE, false);
 	if (d->op == KVC_OP_WRITE) {
 		if (request->step == KVC_STEP_WRITE_NEW)
 			d->flags |= KVC_DESCRIPTOR_IF_ABSENT;
@@ -277,6 +292,8 @@ static void begin_step(struct session *s, struct kvc_slot *slot)
 	}
 	rc = prepare(s, slot);
 	if (rc) {
+		if (request->step == KVC_STEP_SLOT_WRITE)
+			kvc_packed_abandon(request->arena, &request->place);
 		finish(request, kvc_result_of_errno(-rc));
 		give_slot(s, slot);
 		return;
@@ -320,6 +337,222 @@ static uint8_t first_step(const struct kvc_request *request)
 	return request->op == KVC_GET ? KVC_STEP_READ : KVC_STEP_STAT;
 }
 
+/* ---------------------------------------------------------------- packed */
+
+/* A set that does not keep what is there: told to, or it could not be read just now. */
+static bool wants_over(const struct kvc_request *request)
+{
+	return (request->flags & KVC_TRANSFER_OVERWRITE) ||
+	       kvc_mark_active(&request->root->marks, request->mark_id);
+}
+
+static struct kvc_packed_key key_of(const struct kvc_request *request)
+{
+	return (struct kvc_packed_key){
+		.g = request->g,
+		.v = request->v,
+		.lane = request->lane,
+		.bytes = (uint32_t)request->shape->payload_bytes,
+	};
+}
+
+/* Whether the index of a packed root answers alone: what is not there, what a set finds there, and
+ * removing. Else the request's place is that of the object that is to be read. */
+static bool decided_by_index(struct kvc_request *request)
+{
+	const struct kvc_packed_key key = key_of(request);
+	int rc;
+
+	if (!request->packed)
+		return false;
+	rc = request->arena ? kvc_packed_find(request->arena, &key, &request->place) : -ENOENT;
+	if (request->op == KVC_SET) {
+		if (rc || wants_over(request))
+			return false;
+		kvc_packed_touch(request->arena, &request->place, request->stamp);
+		finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_EXISTED, 0));
+		return true;
+	}
+	if (rc)
+		finish(request, kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0));
+	else if (request->op == KVC_EXISTS)
+		finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0));
+	else if (request->op == KVC_REMOVE)
+		finish(request, kvc_packed_remove(request->arena, &request->place) ?
+					kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+					kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0));
+	else
+		return false;
+	return true;
+}
+
+/* Nothing could be claimed: who has the space? */
+static struct kvc_result full(int error)
+{
+	if (error != -ENOSPC)
+		return kvc_result_of_errno(-error);
+	return kvc_result_make(KVC_FULL, KVC_CAUSE_NO_SPACE, ENOSPC);
+}
+
+/* A get that knows its slot, or a set that claims one. */
+static void begin_slot(struct session *s, struct kvc_slot *slot)
+{
+	struct kvc_request *request = slot->request;
+	const uint32_t intent =
+		s->queue->number * KVC_QUEUE_SLOTS + (uint32_t)(slot - s->queue->slots);
+	int rc = 0;
+
+	request->step = request->op == KVC_GET ? KVC_STEP_SLOT_READ : KVC_STEP_SLOT_WRITE;
+	if (request->op == KVC_SET)
+		rc = request->arena ? kvc_packed_claim(request->arena, intent, &request->place) :
+				      -ENOSPC;
+	if (rc) {
+		finish(request, full(rc));
+		give_slot(s, slot);
+		return;
+	}
+	begin_step(s, slot);
+}
+
+/*
+ * The checksum was taken over the caller's memory, which others may have changed meanwhile (two
+ * pages of a call at one index, an engine that reuses the page): that proves nothing of what is
+ * stored. Once more, into memory of the library, decides.
+ */
+static bool read_again(struct session *s, struct kvc_slot *slot, struct kvc_result result)
+{
+	struct kvc_request *request = slot->request;
+
+	if (result.cause != KVC_CAUSE_CHECKSUM || request->bounced ||
+	    kvc_now_ns() >= request->deadline_ns)
+		return false;
+	request->bounced = true;
+	begin_step(s, slot);
+	return true;
+}
+
+/* GET 4 and 5. */
+static struct kvc_result judge_slot(struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	const struct kvc_request *request = slot->request;
+	const struct kvc_packed_place *place = &request->place;
+	const bool off = request->root->store->settings->verify == KVC_VERIFY_OFF &&
+			 !kvc_packed_is_suspect(place);
+	uint64_t checksum;
+
+	if (!kvc_packed_is_same(place))
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, 0);
+	if ((uint64_t)c->result < request->shape->stored_bytes - KVC_TRAILER_BYTES)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_SHORT, 0);
+	if (place->checksum_kind >= KVC_CHECKSUM_CALLER)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	/* Nobody can tell whether its bytes came through the reboot. */
+	if (kvc_packed_is_suspect(place) && place->checksum_kind == KVC_CHECKSUM_NONE)
+		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
+	checksum = kvc_ranges_finish_read(slot, off ? KVC_CHECKSUM_NONE : place->checksum_kind);
+	if (off || checksum == place->checksum)
+		return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+	/* Recycled while it was hashed? */
+	if (!kvc_packed_is_same(place))
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, 0);
+	return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0);
+}
+
+static void slot_read_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	struct kvc_result result;
+
+	if (c->result < 0) {
+		finish(request, kvc_result_of_errno((int)-c->result));
+		give_slot(s, slot);
+		return;
+	}
+	result = judge_slot(slot, c);
+	if (read_again(s, slot, result))
+		return;
+	finish(request, result);
+	if (result.status == KVC_OK) {
+		kvc_packed_touch(request->arena, &request->place, request->stamp);
+		if (kvc_packed_is_suspect(&request->place))
+			kvc_packed_trust(request->arena, &request->place);
+	} else if (result.status == KVC_CORRUPT && kvc_verify_removable(request, result) &&
+		   kvc_packed_remove(request->arena, &request->place)) {
+		kvc_counters_add(request->root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
+	}
+	give_slot(s, slot);
+}
+
+/* SET 4 to 6. */
+static void publish_slot(struct session *s, struct kvc_slot *slot)
+{
+	struct kvc_request *request = slot->request;
+	const struct kvc_packed_key key = key_of(request);
+	const struct kvc_packed_meta meta = {
+		.key = &key,
+		.checksum = slot->checksum,
+		.parent_g = request->parent_g,
+		.stamp = request->stamp,
+		.pool_fingerprint = request->shape->pool_fingerprint,
+		.shape = request->shape,
+		.name = request->name,
+		.name_bytes = request->name_bytes,
+		.depth = request->depth,
+		.checksum_kind = (uint8_t)request->root->store->checksum_kind,
+		.overwrite = wants_over(request),
+	};
+	const int rc = kvc_packed_publish(request->arena, &request->place, &meta);
+
+	finish(request,
+	       rc < 0 ? kvc_result_of_errno(-rc) :
+			kvc_result_make(KVC_OK, rc ? KVC_CAUSE_EXISTED : KVC_CAUSE_NONE, 0));
+	give_slot(s, slot);
+}
+
+static void slot_write_done(struct session *s, struct kvc_slot *slot,
+			    const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	const struct kvc_settings *settings = request->root->store->settings;
+	const uint64_t want = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+
+	if (c->result < 0 ||
+	    (request->step == KVC_STEP_SLOT_WRITE && (uint64_t)c->result != want)) {
+		kvc_packed_abandon(request->arena, &request->place);
+		finish(request, kvc_result_of_errno(c->result < 0 ? (int)-c->result : EIO));
+		give_slot(s, slot);
+		return;
+	}
+	if (!slot->has_checksum)
+		kvc_ranges_checksum(slot);
+	if (request->step == KVC_STEP_SLOT_WRITE &&
+	    settings->durability == KVC_DURABILITY_FDATASYNC) {
+		request->step = KVC_STEP_SLOT_SYNC;
+		begin_step(s, slot);
+		return;
+	}
+	publish_slot(s, slot);
+}
+
+/* The checksum of one set whose data is on its way. */
+static bool hash_one(struct session *s)
+{
+	struct kvc_queue *queue = s->queue;
+
+	for (uint32_t i = 0; queue->unhashed > 0 && i < queue->depth; i++) {
+		struct kvc_slot *slot = &queue->slots[(s->hash_next + i) % queue->depth];
+
+		if (!slot->in_flight || slot->has_checksum ||
+		    slot->request->step != KVC_STEP_SLOT_WRITE)
+			continue;
+		kvc_ranges_checksum(slot);
+		queue->unhashed--;
+		s->hash_next = (s->hash_next + i + 1) % queue->depth;
+		return true;
+	}
+	return false;
+}
+
 static void begin(struct session *s, uint64_t now_ns)
 {
 	for (uint32_t begun = 0; s->todo && begun < BEGIN_AT_ONCE;) {
@@ -327,7 +560,7 @@ static void begin(struct session *s, uint64_t now_ns)
 		struct kvc_slot *slot;
 		int length;
 
-		if (decided(s, request, now_ns)) {
+		if (decided(s, request, now_ns) || decided_by_index(request)) {
 			s->todo = request->next;
 			continue;
 		}
@@ -340,6 +573,11 @@ static void begin(struct session *s, uint64_t now_ns)
 			return;
 		s->todo = request->next;
 		slot->request = request;
+		if (request->packed) {
+			begin_slot(s, slot);
+			begun++;
+			continue;
+		}
 		request->step = first_step(request);
 		length = kvc_xfer_path(request->root, request->folder, request->hash_folder,
 				       request->name, request->name_bytes, slot->path,
@@ -365,6 +603,9 @@ static void drop_ready(struct session *s, struct kvc_result result)
 	while (slot) {
 		struct kvc_slot *next = slot->next;
 
+		if (slot->request->step == KVC_STEP_SLOT_WRITE ||
+		    slot->request->step == KVC_STEP_SLOT_SYNC)
+			kvc_packed_abandon(slot->request->arena, &slot->request->place);
 		if (slot->request->step != KVC_STEP_REMOVE_WRONG)
 			finish(slot->request, result);
 		give_slot(s, slot);
@@ -414,6 +655,7 @@ static void submit(struct session *s)
 		slot->in_flight = true;
 		s->queue->in_flight++;
 		s->queue->moving += moves(slot);
+		s->queue->unhashed += is_unhashed(slot);
 	}
 	if (!s->ready)
 		s->ready_end = &s->ready;
@@ -453,23 +695,6 @@ static bool remove_wrong(struct session *s, struct kvc_slot *slot,
 	return true;
 }
 
-/*
- * The checksum was taken over the caller's memory, which others may have changed meanwhile (two
- * pages of a call at one index, an engine that reuses the page): that proves nothing of what is
- * stored. Once more, into memory of the library, decides.
- */
-static bool read_again(struct session *s, struct kvc_slot *slot, struct kvc_result result)
-{
-	struct kvc_request *request = slot->request;
-
-	if (result.cause != KVC_CAUSE_CHECKSUM || request->bounced ||
-	    kvc_now_ns() >= request->deadline_ns)
-		return false;
-	request->bounced = true;
-	begin_step(s, slot);
-	return true;
-}
-
 static void read_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
 {
 	struct kvc_request *request = slot->request;
@@ -486,13 +711,6 @@ static void read_done(struct session *s, struct kvc_slot *slot, const struct kvc
 		finish(request, kvc_result_of_errno((int)-c->result));
 	}
 	give_slot(s, slot);
-}
-
-/* A set that does not keep what is there: told to, or it could not be read just now. */
-static bool wants_over(const struct kvc_request *request)
-{
-	return (request->flags & KVC_TRANSFER_OVERWRITE) ||
-	       kvc_mark_active(&request->root->marks, request->mark_id);
 }
 
 static void stat_done(struct session *s, struct kvc_slot *slot, const struct kvc_completion *c)
@@ -609,6 +827,7 @@ static void complete(struct session *s, struct kvc_completion *c)
 	slot->in_flight = false;
 	s->queue->in_flight--;
 	s->queue->moving -= moves(slot);
+	s->queue->unhashed -= is_unhashed(slot);
 	/* Nothing that a plugin may say is an errno beyond the usual. */
 	if (c->result < -MAX_ERRNO)
 		c->result = -EPROTO;
@@ -626,6 +845,13 @@ static void complete(struct session *s, struct kvc_completion *c)
 	case KVC_STEP_WRITE_NEW:
 	case KVC_STEP_WRITE_OVER:
 		write_done(s, slot, c);
+		break;
+	case KVC_STEP_SLOT_READ:
+		slot_read_done(s, slot, c);
+		break;
+	case KVC_STEP_SLOT_WRITE:
+	case KVC_STEP_SLOT_SYNC:
+		slot_write_done(s, slot, c);
 		break;
 	default:
 		remove_done(s, slot, c);
@@ -677,6 +903,9 @@ static uint32_t step(struct session *s, uint64_t wait_ns)
 	/* More could be begun: only look. */
 	if (s->todo && s->queue->free && !s->ready && s->queue->bounce_in_use < BOUNCE_BYTES)
 		wait_ns = 0;
+	/* A checksum instead of waiting. */
+	if (hash_one(s))
+		wait_ns = 0;
 	count = ops->poll(s->queue->handle, done, COMPLETIONS, wait_ns);
 	if (count > (int)COMPLETIONS)
 		count = -EPROTO;
@@ -713,6 +942,8 @@ static void note_end(struct session *s)
 	if (s->ended)
 		return;
 	s->ended = true;
+	if (s->packed)
+		kvc_packed_leave(s->packed, s->turn);
 	if (s->late_ns == 0 || s->kind != KVC_DEADLINE_SOFT)
 		return;
 	kvc_counters_add(root->store->counters, KVC_COUNTER_OVERRUNS, 1);
@@ -721,6 +952,28 @@ static void note_end(struct session *s)
 			"%s: I/O came back %llu ms after its deadline; for now transfers go "
 			"through memory of the library and are abandoned in time",
 			root->location, (unsigned long long)(s->late_ns / 1000000));
+}
+
+/* The mappings of a packed root's index stay while the session runs. The requests get their logical
+ * times, the first of a prefix the latest. */
+static void enter_index(struct session *s, struct kvc_request *list)
+{
+	struct kvc_packed_arena *arena = NULL;
+	uint32_t count = 0;
+	uint64_t stamp;
+
+	for (struct kvc_request *r = list; r; r = r->next) {
+		count += r->packed;
+		arena = arena ? arena : r->arena;
+	}
+	if (!arena)
+		return;
+	s->packed = kvc_packed_of(arena);
+	s->turn = kvc_packed_enter(s->packed);
+	stamp = kvc_packed_stamps(s->packed, count);
+	for (struct kvc_request *r = list; r; r = r->next)
+		if (r->packed)
+			r->stamp = stamp--;
 }
 
 static void session_init(struct session *s, struct kvc_queue *queue, struct kvc_request *list,
@@ -736,6 +989,7 @@ static void session_init(struct session *s, struct kvc_queue *queue, struct kvc_
 				KVC_DEADLINE_SOFT,
 	};
 	s->ready_end = &s->ready;
+	enter_index(s, list);
 	for (; list; list = list->next)
 		if (list->deadline_ns > s->deadline_ns)
 			s->deadline_ns = list->deadline_ns;
@@ -814,12 +1068,10 @@ static void drive_all(struct session *sessions, size_t count)
 int kvc_xfer_fill(void *context, uint64_t cookie)
 {
 	struct kvc_slot *slot = (struct kvc_slot *)(uintptr_t)cookie;
-	const struct kvc_request *request = slot->request;
 
 	(void)context;
-	kvc_ranges_trailer(slot, kvc_checksum_memory(slot->queue->root->store->checksum_kind,
-						     request->g ^ request->v, request->shape,
-						     request->bases));
+	kvc_ranges_checksum(slot);
+	kvc_ranges_trailer(slot, slot->checksum);
 	return 0;
 }
 

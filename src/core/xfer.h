@@ -7,6 +7,7 @@
 #ifndef KVC_CORE_XFER_H
 #define KVC_CORE_XFER_H
 
+#include "core/packed.h"
 #include "core/shape.h"
 
 #include <kvcellar/kvcellar.h>
@@ -28,6 +29,9 @@ enum kvc_stage_step {
 	KVC_STEP_WRITE_OVER,   /* publish in any case */
 	KVC_STEP_REMOVE,       /* the caller's remove */
 	KVC_STEP_REMOVE_WRONG, /* after a read that proved it wrong; the result stands already */
+	KVC_STEP_SLOT_READ,    /* packed: the slot that was found, into memory */
+	KVC_STEP_SLOT_WRITE,   /* packed: memory into the slot that was claimed */
+	KVC_STEP_SLOT_SYNC,    /* packed: the same, on stable storage */
 };
 
 /*
@@ -39,6 +43,9 @@ enum kvc_stage_step {
  *              bytes move
  * @mark_id     tells the object from others among the negative marks, not 0
  * @bases       shape->series_count addresses; NULL for exists and remove
+ * @packed      it lies in a slot: g, v are those of the packed layout, name is needed by set only
+ * @arena       of a packed one; NULL: there is none, so nothing is found
+ * @lane        likewise, of struct kvc_packed_key
  * @missed      NULL, or where the requests of one array that stop at a miss share the first of them
  *              that was not OK: those after it need no I/O
  * @deadline_ns CLOCK_MONOTONIC
@@ -65,6 +72,11 @@ struct kvc_request {
 	bool bounced;
 	bool has_room; /* its bytes are taken from the root's limits */
 	bool replaces; /* an object was there: previous_bytes is its size */
+	bool packed;
+	uint32_t lane;
+	struct kvc_packed_arena *arena;
+	struct kvc_packed_place place;
+	uint64_t stamp; /* logical time of its use */
 	const struct kvc_shape *shape;
 	void *const *bases;
 	struct kvc_request **missed;

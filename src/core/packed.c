@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The index of a packed root as a whole: opening, batches, the keeper, closing. */
+#include "core/packed_internal.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB		  (UINT64_C(1) << 20)
+#define SEGMENT_BYTES	  (256 * MIB)
+#define SEGMENT_BYTES_MAX (4096 * MIB)
+#define SEGMENT_TMPFS	  (64 * MIB) /* there allocating means writing zeros */
+#define SEGMENTS_LEAST	  16u	     /* as many fit into the capacity */
+#define SEGMENTS_MOST	  1024u	     /* descriptors that a process needs for a full root */
+#define CAPACITY_UNKNOWN  (1024 * MIB)
+#define AUTO_LEAST	  (64 * MIB) /* smaller: files make more of it */
+#define USERS_WAIT_NS	  (UINT64_C(30) * 1000000000)
+#define QUARANTINE_NS	  (UINT64_C(60) * 1000000000)
+#define TICK_NS		  (UINT64_C(1) * 1000000000)
+#define BEAT_S		  10
+#define FOREIGN_S	  60 /* without a heartbeat another host is taken for gone */
+
+static const struct kvc_mapfile_kind shm_kind = {
+	.magic = { 'K', 'V', 'C', 'P', 'K', 'R', '\r', '\n' },
+	.major = 1,
+	.header_bytes = 128,
+	.file_bytes = sizeof(struct kvc_packed_shm),
+};
+
+#define SHM_NAME  KVC_PACKED_FOLDER "/root.shm"
+#define LOCK_NAME KVC_PACKED_FOLDER "/root.lock"
+
+/* ---------------------------------------------------------------- whether */
+
+static bool is_listed(const char *file_system)
+{
+	static const char *const listed[] = { "ext4", "xfs", "tmpfs", "memory" };
+
+	for (size_t i = 0; i < sizeof(listed) / sizeof(listed[0]); i++)
+		if (strcmp(listed[i], file_system) == 0)
+			return true;
+	return false;
+}
+
+int kvc_packed_possible(const struct kvc_root *root)
+{
+	const struct kvc_attributes *attributes = &root->attributes;
+
+	if (!KVC_MAPFILE_POSSIBLE)
+		return kvc_fail(-ENOTSUP, "%s: the packed layout needs a little-endian machine",
+				root->location);
+	if (!(attributes->flags & KVC_ATTRIBUTE_IN_PLACE))
+		return kvc_fail(-ENOTSUP, "%s: plugin %s cannot write in place", root->location,
+				root->backend->module->ops.name);
+	if (attributes->local_path && !(attributes->flags & KVC_ATTRIBUTE_LOCAL))
+		return kvc_fail(-ENOTSUP,
+				"%s: not on a local file system (%s): its index is shared "
+				"memory of one host",
+				root->location, attributes->file_system);
+	if (attributes->local_path && !is_listed(attributes->file_system))
+		return kvc_fail(-ENOTSUP, "%s: file system %s is not one of ext4, xfs, tmpfs",
+				root->location, attributes->file_system);
+	if (attributes->flags & KVC_ATTRIBUTE_READ_ONLY)
+		return kvc_fail(-EROFS, "%s: read-only", root->location);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- root.shm */
+
+static int shm_create(struct kvc_packed *packed)
+{
+	struct kvc_packed_shm *header = calloc(1, 4096);
+	int rc;
+
+	if (!header)
+		return -ENOMEM;
+	memcpy(header->uuid, packed->root->uuid, sizeof(header->uuid));
+	rc = kvc_packed_map_create(packed->dir, SHM_NAME, &shm_kind, (uint8_t *)header);
+	free(header);
+	return rc == -EEXIST ? 0 : rc;
+}
+
+static int shm_map(struct kvc_packed *packed)
+{
+	const unsigned flags = packed->read_only ? KVC_PACKED_MAP_READ_ONLY : 0;
+	int rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, NULL, flags, &packed->broken,
+				     &packed->shm_map);
+
+	if (rc)
+		return rc;
+	packed->shm = packed->shm_map.memory;
+	if (memcmp(packed->shm->uuid, packed->root->uuid, sizeof(packed->shm->uuid)) == 0)
+		return 0;
+	kvc_packed_map_close(&packed->shm_map);
+	packed->shm = NULL;
+	return -EBADMSG;
+}
+
+/* With the users' lock exclusive. *out_damaged: it was made new beside segments of its past. */
+static int shm_open_alone(struct kvc_packed *packed, bool *out_damaged)
+{
+	int rc = shm_map(packed);
+
+	*out_damaged = rc == -EBADMSG || rc == -ENOMSG;
+	if (*out_damaged)
+		kvc_log(KVC_LOG_WARNING, "%s/" SHM_NAME ": damaged; the index is made again",
+			packed->root->location);
+	if (*out_damaged)
+		(void)kvc_packed_dir_remove(packed->dir, SHM_NAME);
+	if (!*out_damaged && rc != -ENOENT)
+		return rc;
+	/* Lost with the folder of housekeeping, perhaps: segments may be there. */
+	*out_damaged = true;
+	rc = shm_create(packed);
+	return rc ? rc : shm_map(packed);
+}
+
+static bool is_this_boot(const struct kvc_packed *packed)
+{
+	return atomic_load(&packed->shm->boot_id[0]) == packed->boot_id[0] &&
+	       atomic_load(&packed->shm->boot_id[1]) == packed->boot_id[1];
+}
+
+static uint64_t wall_s(void)
+{
+	return (uint64_t)kvc_wall_ns() / 1000000000u;
+}
+
+/* Another host that has the same disk writes to it as if it were alone. */
+static int refuse_other_host(const struct kvc_packed *packed)
+{
+	const uint64_t beat = atomic_load(&packed->shm->heartbeat_s);
+	const uint64_t now = wall_s();
+	uint8_t machine[32];
+
+	kvc_packed_machine_id(machine);
+	if (memcmp(machine, packed->shm->machine_id, sizeof(machine)) == 0 || beat > now ||
+	    now - beat > FOREIGN_S)
+		return 0;
+	return kvc_fail(-EBUSY,
+			"%s: a process of another host (machine id %.32s) used it %" PRIu64
+			" s ago; a packed root belongs to one host",
+			packed->root->location, (const char *)packed->shm->machine_id, now - beat);
+}
+
+static void beat(struct kvc_packed *packed)
+{
+	const uint64_t now = wall_s();
+
+	if (!packed->read_only && now - atomic_load(&packed->shm->heartbeat_s) >= BEAT_S)
+		atomic_store(&packed->shm->heartbeat_s, now);
+}
+
+/* Segments and bytes as they are: counters may be off by what a process did not live to count. */
+static void recount_files(struct kvc_packed *packed)
+{
+	uint64_t bytes = 0;
+
+	kvc_packed_refresh(packed);
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		const uint32_t segments = atomic_load(&a->record->segments);
+		uint32_t present = 0;
+
+		for (uint32_t n = 1; n <= segments; n++)
+			present += kvc_packed_segment(a, n) != NULL;
+		atomic_store(&a->record->present, present);
+		bytes += present * kvc_packed_segment_file_bytes(a);
+	}
+	atomic_store(&packed->shm->segment_bytes, bytes);
+}
+
+/* Nobody else has it open. */
+static int begin_alone(struct kvc_packed *packed)
+{
+	bool damaged = false;
+	int rc = shm_open_alone(packed, &damaged);
+
+	if (rc)
+		return rc;
+	if (!damaged && is_this_boot(packed)) {
+		recount_files(packed);
+		return 0;
+	}
+	rc = damaged ? 0 : refuse_other_host(packed);
+	if (!rc)
+		rc = kvc_packed_rebuild(packed);
+	if (rc)
+		return rc;
+	packed->rebuilt = true;
+	kvc_packed_machine_id(packed->shm->machine_id);
+	atomic_store(&packed->shm->heartbeat_s, wall_s());
+	return 0;
+}
+
+/* A writer's opening: alone first, if that can be had; then as one of the users. */
+static int begin_writing(struct kvc_packed *packed)
+{
+	int rc = kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, true);
+
+	if (rc == 0) {
+		rc = begin_alone(packed);
+		if (rc)
+			return rc;
+		return kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, false);
+	}
+	if (rc != -EAGAIN)
+		return rc;
+	rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false,
+				  kvc_now_ns() + USERS_WAIT_NS);
+	if (rc == -ETIMEDOUT)
+		return kvc_fail(-EBUSY, "%s: its index is being made again by another process",
+				packed->root->location);
+	if (!rc)
+		rc = shm_map(packed);
+	return rc;
+}
+
+/* A reader changes nothing. After a reboot it keeps what is whole for itself. */
+static int begin_reading(struct kvc_packed *packed)
+{
+	int rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false,
+				      kvc_now_ns() + USERS_WAIT_NS);
+
+	if (!rc)
+		rc = shm_map(packed);
+	if (rc || is_this_boot(packed))
+		return rc;
+	kvc_packed_map_close(&packed->shm_map);
+	packed->private_index = true;
+	rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, NULL, KVC_PACKED_MAP_PRIVATE,
+				 &packed->broken, &packed->shm_map);
+	packed->shm = rc ? NULL : packed->shm_map.memory;
+	if (!rc)
+		rc = kvc_packed_rebuild(packed);
+	packed->rebuilt = !rc;
+	return rc;
+}
+
+/* ---------------------------------------------------------------- capacity */
+
+/* Of one segment: large enough that a full root needs few descriptors, small enough that several
+ * arenas find room in the capacity. */
+static uint64_t segment_target(const struct kvc_packed *packed)
+{
+	const uint64_t capacity = packed->capacity_bytes;
+	const bool tmpfs = strcmp(packed->root->attributes.file_system, "tmpfs") == 0;
+	const uint64_t usual = tmpfs ? SEGMENT_TMPFS : SEGMENT_BYTES;
+	uint64_t bytes = capacity / SEGMENTS_MOST > usual ? capacity / SEGMENTS_MOST : usual;
+
+	bytes = bytes < SEGMENT_BYTES_MAX ? bytes : SEGMENT_BYTES_MAX;
+	return bytes < capacity / SEGMENTS_LEAST ? bytes : capacity / SEGMENTS_LEAST;
+}
+
+/* From the configuration, else what the high watermark leaves beside the bytes of others. */
+static void set_capacity(struct kvc_packed *packed)
+{
+	const struct kvc_root *root = packed->root;
+	const struct kvc_settings *settings = root->store->settings;
+	const uint64_t own = packed->shm ? kvc_packed_hint(&packed->shm->segment_bytes) : 0;
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t others, allowed;
+
+	packed->floor_bytes = root->min_free_bytes;
+	if (root->capacity_bytes) {
+		packed->capacity_bytes = root->capacity_bytes;
+	} else if (root->backend->module->ops.usage(root->handle, &usage) < 0 ||
+		   usage.total_bytes == 0) {
+		packed->capacity_bytes = CAPACITY_UNKNOWN;
+	} else {
+		allowed = (uint64_t)((double)usage.total_bytes *
+				     settings->l3_cleaner_high_watermark / 100.0);
+		others = usage.total_bytes - usage.free_bytes;
+		others = others > own ? others - own : 0;
+		packed->capacity_bytes = allowed > others ? allowed - others : 0;
+		if (packed->floor_bytes < usage.total_bytes - allowed)
+			packed->floor_bytes = usage.total_bytes - allowed;
+	}
+	packed->segment_target_bytes = segment_target(packed);
+}
+
+bool kvc_packed_worthwhile(struct kvc_root *root)
+{
+	struct kvc_packed packed = { .root = root };
+
+	set_capacity(&packed);
+	return packed.capacity_bytes >= AUTO_LEAST;
+}
+
+/* ---------------------------------------------------------------- the keeper */
+
+void kvc_packed_kick(struct kvc_packed *packed)
+{
+	if (atomic_load_explicit(&packed->kicked, memory_order_relaxed) ||
+	    atomic_exchange(&packed->kicked, true))
+		return;
+	pthread_mutex_lock(&packed->keeper_lock);
+	pthread_cond_signal(&packed->keeper_wake);
+	pthread_mutex_unlock(&packed->keeper_lock);
+}
+
+/* Less than was there: the coldest segments of all go. */
+static void shrink(struct kvc_packed *packed)
+{
+	while (kvc_packed_hint(&packed->shm->segment_bytes) > packed->capacity_bytes)
+		if (kvc_packed_retire_coldest(packed))
+			break;
+}
+
+static void keep(struct kvc_packed *packed, bool tick)
+{
+	const uint32_t turn = kvc_packed_enter(packed);
+
+	kvc_packed_refresh(packed);
+	if (!packed->read_only && !atomic_load(&packed->gone)) {
+		for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+			kvc_packed_arena_keep(a);
+		if (tick) {
+			beat(packed);
+			(void)kvc_packed_recover_dead(packed);
+			shrink(packed);
+		}
+	}
+	kvc_packed_leave(packed, turn);
+	kvc_packed_reap(packed, false);
+}
+
+static void *keeper(void *context)
+{
+	struct kvc_packed *packed = context;
+	uint64_t next_ns = kvc_now_ns() + TICK_NS;
+
+	pthread_mutex_lock(&packed->keeper_lock);
+	while (!packed->stop) {
+		const struct timespec until = kvc_timespec(next_ns);
+		bool tick;
+
+		if (!atomic_load(&packed->kicked))
+			(void)pthread_cond_clockwait(&packed->keeper_wake, &packed->keeper_lock,
+						     CLOCK_MONOTONIC, &until);
+		if (packed->stop)
+			break;
+		atomic_store(&packed->kicked, false);
+		tick = kvc_now_ns() >= next_ns;
+		if (tick)
+			next_ns = kvc_now_ns() + TICK_NS;
+		pthread_mutex_unlock(&packed->keeper_lock);
+		keep(packed, tick);
+		pthread_mutex_lock(&packed->keeper_lock);
+	}
+	packed->keeper_ended = true;
+	pthread_cond_broadcast(&packed->keeper_wake);
+	pthread_mutex_unlock(&packed->keeper_lock);
+	return NULL;
+}
+
+static void start_keeper(struct kvc_packed *packed)
+{
+	sigset_t all, former;
+	int rc;
+
+	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS); /* pages of the index that are lost */
+	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
+	rc = pthread_create(&packed->keeper, NULL, keeper, packed);
+	(void)pthread_sigmask(SIG_SETMASK, &former, NULL);
+	packed->keeper_runs = rc == 0;
+	if (rc)
+		kvc_log(KVC_LOG_WARNING, "%s: no keeper thread: %s; sets make room by themselves",
+			packed->root->location, strerror(rc));
+}
+
+static int stop_keeper(struct kvc_packed *packed, uint64_t deadline_ns)
+{
+	const struct timespec until = kvc_timespec(deadline_ns);
+	int rc = 0;
+
+	if (!packed->keeper_runs)
+		return 0;
+	pthread_mutex_lock(&packed->keeper_lock);
+	packed->stop = true;
+	pthread_cond_broadcast(&packed->keeper_wake);
+	while (!packed->keeper_ended && !rc)
+		rc = pthread_cond_clockwait(&packed->keeper_wake, &packed->keeper_lock,
+					    CLOCK_MONOTONIC, &until);
+	rc = packed->keeper_ended ? 0 : -EBUSY;
+	pthread_mutex_unlock(&packed->keeper_lock);
+	if (rc)
+		return rc;
+	(void)pthread_join(packed->keeper, NULL);
+	packed->keeper_runs = false;
+	return 0;
+}
+
+/* ---------------------------------------------------------------- batches */
+
+uint32_t kvc_packed_enter(struct kvc_packed *packed)
+{
+	for (;;) {
+		const unsigned turn = atomic_load(&packed->turn);
+
+		atomic_fetch_add(&packed->active[turn & 1], 1);
+		if (atomic_load(&packed->turn) == turn)
+			break;
+		atomic_fetch_sub(&packed->active[turn & 1], 1);
+	}
+	return atomic_load(&packed->turn);
+}
+
+void kvc_packed_leave(struct kvc_packed *packed, uint32_t turn)
+{
+	atomic_fetch_sub(&packed->active[turn & 1], 1);
+}
+
+bool kvc_packed_is_gone(struct kvc_packed *packed)
+{
+	if (!atomic_load_explicit(&packed->gone, memory_order_relaxed) &&
+	    kvc_packed_map_removed(&packed->shm_map)) {
+		atomic_store(&packed->gone, true);
+		kvc_log(KVC_LOG_WARNING, "%s: its index was removed by others",
+			packed->root->location);
+	}
+	return atomic_load_explicit(&packed->gone, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------- open, close */
+
+static int open_files(struct kvc_packed *packed)
+{
+	const struct kvc_root *root = packed->root;
+	const struct kvc_settings *settings = root->store->settings;
+	struct kvc_packed_dir_params params = {
+		.local_path = root->attributes.local_path,
+		.file_mode = (mode_t)settings->file_mode,
+		.folder_mode = (mode_t)settings->folder_mode,
+		.read_only = packed->read_only,
+	};
+	int rc;
+
+	memcpy(params.uuid, root->uuid, sizeof(params.uuid));
+	rc = kvc_packed_dir_open(&params, &packed->dir);
+	if (!rc)
+		rc = kvc_packed_lock_open(packed->dir, LOCK_NAME, packed->read_only, &packed->lock);
+	return rc;
+}
+
+static void plugin_step(void *context, const char *step)
+{
+	const struct kvc_backend *backend = context;
+
+	backend->module->ops.step(backend->handle, step);
+}
+
+static struct kvc_packed *packed_new(struct kvc_root *root)
+{
+	struct kvc_packed *packed = calloc(1, sizeof(*packed));
+
+	if (!packed)
+		return NULL;
+	packed->root = root;
+	packed->read_only = root->read_only || root->writes_refused;
+	packed->quarantine_ns = QUARANTINE_NS;
+	packed->shm_map.fd = packed->intents_map.fd = -1;
+	atomic_store(&packed->random, kvc_now_ns());
+	atomic_store(&packed->generation, UINT64_MAX);
+	(void)pthread_mutex_init(&packed->arena_lock, NULL);
+	(void)pthread_mutex_init(&packed->changes_lock, NULL);
+	(void)pthread_mutex_init(&packed->dropped_lock, NULL);
+	(void)pthread_mutex_init(&packed->keeper_lock, NULL);
+	(void)pthread_cond_init(&packed->keeper_wake, NULL);
+	packed->step = root->backend->module->ops.step ? plugin_step : NULL;
+	packed->step_context = root->backend;
+	return packed;
+}
+
+static void packed_free(struct kvc_packed *packed)
+{
+	kvc_packed_arenas_free(packed);
+	if (packed->shm)
+		kvc_packed_map_close(&packed->shm_map);
+	kvc_packed_lock_close(packed->lock);
+	kvc_packed_dir_close(packed->dir);
+	(void)pthread_cond_destroy(&packed->keeper_wake);
+	(void)pthread_mutex_destroy(&packed->keeper_lock);
+	(void)pthread_mutex_destroy(&packed->dropped_lock);
+	(void)pthread_mutex_destroy(&packed->changes_lock);
+	(void)pthread_mutex_destroy(&packed->arena_lock);
+	free(packed);
+}
+
+int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out)
+{
+	const unsigned mark = kvc_fail_mark();
+	struct kvc_packed *packed = packed_new(root);
+	int rc;
+
+	if (!packed)
+		return kvc_fail(-ENOMEM, "%s: no memory for its index", root->location);
+	rc = kvc_packed_boot_id(packed->boot_id);
+	if (!rc)
+		rc = open_files(packed);
+	if (!rc)
+		rc = packed->read_only ? begin_reading(packed) : begin_writing(packed);
+	if (!rc && !packed->read_only)
+		rc = kvc_packed_entry_take(packed);
+	if (rc) {
+		packed_free(packed);
+		return kvc_fail_since(mark, rc, "%s: the index of its packed layout",
+				      root->location);
+	}
+	set_capacity(packed);
+	kvc_packed_refresh(packed);
+	start_keeper(packed);
+	*out = packed;
+	return 0;
+}
+
+void kvc_packed_retreat(struct kvc_packed *packed)
+{
+	(void)stop_keeper(packed, kvc_now_ns() + TICK_NS);
+}
+
+int kvc_packed_close(struct kvc_packed *packed, uint64_t deadline_ns)
+{
+	int rc;
+
+	if (!packed)
+		return 0;
+	rc = stop_keeper(packed, deadline_ns);
+	if (rc)
+		return rc;
+	if (!packed->read_only)
+		kvc_packed_entry_give(packed);
+	packed_free(packed);
+	return 0;
+}
+
+/* ---------------------------------------------------------------- figures */
+
+void kvc_packed_health(struct kvc_packed *packed, struct kvc_packed_health *out)
+{
+	struct kvc_packed_health health = {
+		.capacity_bytes = packed->capacity_bytes,
+		.segment_bytes = kvc_packed_hint(&packed->shm->segment_bytes),
+		.evicted = atomic_load(&packed->evicted),
+		.recovered = atomic_load(&packed->recovered),
+		.broken = atomic_load(&packed->broken),
+		.rebuilt = packed->rebuilt,
+	};
+	const uint32_t turn = kvc_packed_enter(packed);
+
+	kvc_packed_refresh(packed);
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		const struct kvc_packed_table *table = kvc_packed_table_get(a);
+
+		health.arenas++;
+		health.segments += atomic_load(&a->record->present);
+		health.live_slots += kvc_packed_hint(&a->record->live_slots);
+		health.live_bytes += kvc_packed_hint(&a->record->live_slots) * a->slot_bytes;
+		health.free_slots += kvc_packed_hint(&a->record->free_slots);
+		health.table_entries += table ? table->bucket_count * KVC_PACKED_BUCKET : 0;
+		health.broken |= kvc_packed_arena_broken(a);
+	}
+	kvc_packed_leave(packed, turn);
+	for (uint32_t i = 0; i < KVC_PACKED_PROCESSES; i++) {
+		health.processes += atomic_load(&packed->shm->processes[i].pid) != 0;
+		health.quarantined += atomic_load(&packed->shm->processes[i].quarantined) != 0;
+	}
+	*out = health;
+}
+
+void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
+		      uint64_t *out_objects)
+{
+	uint64_t bytes = 0, objects = 0;
+
+	kvc_packed_refresh(packed);
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		const uint64_t live = kvc_packed_hint(&a->record->live_slots);
+
+		if (!all && a->ns_hash != ns_hash)
+			continue;
+		objects += live;
+		bytes += live * a->slot_bytes;
+	}
+	*out_bytes = bytes;
+	*out_objects = objects;
+}

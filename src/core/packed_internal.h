@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the packed layout: what its files share. Readers: core/packed*.c and their tests. */
+#ifndef KVC_CORE_PACKED_INTERNAL_H
+#define KVC_CORE_PACKED_INTERNAL_H
+
+#include "core/packed.h"
+#include "core/packed_file.h"
+#include "core/packed_format.h"
+#include "core/root.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KVC_PACKED_CHUNK  1024u /* segments that a chunk of pointers holds */
+#define KVC_PACKED_CHUNKS (KVC_PACKED_SEGMENTS_MAX / KVC_PACKED_CHUNK)
+
+/* A segment as this process has it mapped. */
+struct kvc_packed_segment {
+	struct kvc_packed_arena *arena;
+	uint32_t number;
+	uint32_t slots;
+	struct kvc_packed_map map; /* of hdr.<n> */
+	struct kvc_packed_hdr *hdr;
+	struct kvc_packed_slot *headers;
+	_Atomic uint64_t *stamps;
+	_Atomic uint64_t *bitmap; /* 1: free */
+	struct kvc_plugin_container *container;
+	struct kvc_packed_map names_map;
+	_Atomic(struct kvc_packed_name *) names; /* mapped at the first use, NULL before */
+	atomic_bool broken;			 /* a page of it was lost */
+	struct kvc_packed_segment *next_dropped;
+	uint32_t dropped_turn;
+};
+
+/* A table as this process has it mapped. */
+struct kvc_packed_table {
+	struct kvc_packed_map map;
+	_Atomic uint64_t *entries; /* bucket_count * KVC_PACKED_BUCKET */
+	uint64_t bucket_count;
+	uint32_t epoch;
+	atomic_bool broken;
+	struct kvc_packed_table *next_dropped;
+	uint32_t dropped_turn;
+};
+
+struct kvc_packed_arena {
+	struct kvc_packed *packed;
+	struct kvc_packed_arena *next;
+	uint32_t index; /* of the record */
+	uint64_t slot_bytes;
+	uint64_t ns_hash;
+	struct kvc_packed_record *record;
+	pthread_mutex_t lock; /* mapping of segments and tables */
+	/* number -> segment; NULL: not mapped yet; KVC_PACKED_MISSING: it is gone. */
+	_Atomic(_Atomic(struct kvc_packed_segment *) *) chunks[KVC_PACKED_CHUNKS];
+	_Atomic(struct kvc_packed_table *) table;
+	atomic_uint_fast64_t sweep_after_ns; /* not earlier again: nothing was found */
+	atomic_uint_fast64_t grow_after_ns;
+};
+
+extern struct kvc_packed_segment kvc_packed_missing;
+#define KVC_PACKED_MISSING (&kvc_packed_missing)
+
+typedef void (*kvc_packed_step_fn)(void *context, const char *step);
+
+struct kvc_packed {
+	struct kvc_root *root;
+	struct kvc_packed_dir *dir;
+	struct kvc_packed_lock *lock;
+	struct kvc_packed_map shm_map;
+	struct kvc_packed_shm *shm;
+	struct kvc_packed_map intents_map;
+	struct kvc_packed_intents *intents; /* NULL: read-only */
+	uint32_t entry;			    /* of this opening in shm->processes */
+	bool read_only;
+	bool private_index; /* read-only after a reboot: rebuilt in memory of this process */
+	bool rebuilt;
+	uint64_t capacity_bytes;
+	uint64_t floor_bytes; /* of the device, that stay free */
+	uint64_t segment_target_bytes;
+	uint64_t quarantine_ns;
+	uint64_t boot_id[2];
+	atomic_bool gone;
+	atomic_bool broken; /* a page of shm, or of another map that is not a segment's */
+
+	pthread_mutex_t arena_lock; /* of the list; records are made under changes_lock too */
+	_Atomic(struct kvc_packed_arena *) arenas;
+	pthread_mutex_t changes_lock;	 /* beside KVC_PACKED_LOCK_CHANGES, which threads share */
+	atomic_uint_fast64_t generation; /* of shm, as seen last */
+
+	/* Batches at work, in one of two turns; what was dropped in a turn is unmapped once the
+	 * batches of that turn and of the one before have left. */
+	atomic_uint turn;
+	atomic_uint active[2];
+	pthread_mutex_t dropped_lock;
+	struct kvc_packed_segment *dropped_segments;
+	struct kvc_packed_table *dropped_tables;
+
+	pthread_t keeper;
+	bool keeper_runs;
+	bool keeper_ended;
+	bool stop;
+	atomic_bool kicked;
+	pthread_mutex_t keeper_lock;
+	pthread_cond_t keeper_wake;
+
+	atomic_uint_fast64_t random;
+	atomic_uint_fast64_t evicted;
+	atomic_uint_fast64_t recovered;
+	atomic_bool recovering; /* one thread of this opening looks after the dead */
+
+	kvc_packed_step_fn step; /* NULL but in tests */
+	void *step_context;
+};
+
+/* The steps where a process may be killed, or anything may happen in between. */
+static inline void kvc_packed_step(const struct kvc_packed *packed, const char *step)
+{
+	if (__builtin_expect(packed->step != NULL, 0))
+		packed->step(packed->step_context, step);
+}
+
+/* ---------------------------------------------------------------- packed_slot.c */
+
+/* Offsets of hdr.<n> and its size. */
+struct kvc_packed_hdr_layout {
+	uint64_t slots;
+	uint64_t stamps;
+	uint64_t bitmap;
+	uint64_t file_bytes;
+};
+struct kvc_packed_hdr_layout kvc_packed_hdr_layout(uint32_t slots);
+
+/* Fields of a slot in the byte form of the CRC; it holds the generation of `state`. */
+uint32_t kvc_packed_slot_crc(const struct kvc_packed_slot *slot, uint64_t state);
+
+static inline uint32_t kvc_packed_len(uint64_t len_crc)
+{
+	return (uint32_t)len_crc;
+}
+
+static inline uint32_t kvc_packed_flags(uint64_t created_depth)
+{
+	return (uint32_t)(created_depth >> 48);
+}
+
+static inline uint32_t kvc_packed_lane(uint64_t created_depth)
+{
+	return kvc_packed_flags(created_depth) >> KVC_PACKED_LANE_SHIFT;
+}
+
+/* LIVE(state) -> FREE of the next generation, out of the table, into the bitmap. False: it is not
+ * in that state any more. */
+bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);
+
+/* Frees up to `count` slots of the arena, coldest groups first. Returns how many. */
+uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
+
+/* The bitmap and the counts of the arena by the states. Returns the free slots that were found. */
+uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);
+
+/* Free slots that eviction keeps: 1% of the arena's, at least 64 where that is no more than 1/16. */
+uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena);
+
+uint64_t kvc_packed_random(struct kvc_packed *packed);
+
+/* ---------------------------------------------------------------- packed_table.c */
+
+/* Two buckets of a group and lane. */
+struct kvc_packed_buckets {
+	_Atomic uint64_t *entries[2];
+};
+
+static inline uint64_t kvc_packed_mix(uint64_t x)
+{
+	x ^= x >> 32;
+	x *= UINT64_C(0xd6e8feb86659fd93);
+	x ^= x >> 32;
+	x *= UINT64_C(0xd6e8feb86659fd93);
+	x ^= x >> 32;
+	return x;
+}
+
+static inline uint64_t kvc_packed_scale(uint64_t hash, uint64_t count)
+{
+	return (uint64_t)(((unsigned __int128)hash * count) >> 64);
+}
+
+static inline struct kvc_packed_buckets kvc_packed_buckets(const struct kvc_packed_table *table,
+							   uint64_t g, uint32_t lane)
+{
+	const uint64_t a = kvc_packed_mix(g + lane * UINT64_C(0x9e3779b97f4a7c15));
+	const uint64_t b = kvc_packed_mix(a ^ UINT64_C(0x2545f4914f6cdd1d));
+	const uint64_t count = table->bucket_count;
+
+	return (struct kvc_packed_buckets){ {
+		table->entries + kvc_packed_scale(a, count) * KVC_PACKED_BUCKET,
+		table->entries + kvc_packed_scale(b, count) * KVC_PACKED_BUCKET,
+	} };
+}
+
+static inline uint64_t kvc_packed_tag(uint64_t v)
+{
+	return v >> KVC_PACKED_REF_BITS << KVC_PACKED_REF_BITS;
+}
+
+#define KVC_PACKED_REF_MASK ((UINT64_C(1) << KVC_PACKED_REF_BITS) - 1)
+
+/* The table as it is now, or NULL: the arena has none. */
+struct kvc_packed_table *kvc_packed_table_get(struct kvc_packed_arena *arena);
+
+/* SET 6. 0; 1: a LIVE object of the same (g, v) with a smaller reference stays and ours is to go;
+ * `old` (0: none) is the reference of an entry that ours replaces. */
+int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
+			    uint64_t ref, uint64_t old);
+void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane, uint64_t v,
+			     uint64_t ref);
+
+/* Makes a table for at least `slots` slots from the headers and puts it in force; with the lock of
+ * changes held. */
+int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots);
+
+/* ---------------------------------------------------------------- packed_arena.c */
+
+/* The segment with that number, mapped when need be; NULL: it is gone, or cannot be mapped. */
+struct kvc_packed_segment *kvc_packed_segment_map(struct kvc_packed_arena *arena, uint32_t number);
+
+static inline struct kvc_packed_segment *kvc_packed_segment(struct kvc_packed_arena *arena,
+							    uint32_t number)
+{
+	_Atomic(struct kvc_packed_segment *) *chunk;
+	struct kvc_packed_segment *segment;
+
+	if (number == 0 || number >= KVC_PACKED_SEGMENTS_MAX)
+		return NULL;
+	chunk = atomic_load_explicit(&arena->chunks[number / KVC_PACKED_CHUNK],
+				     memory_order_acquire);
+	segment = chunk ? atomic_load_explicit(&chunk[number % KVC_PACKED_CHUNK],
+					       memory_order_acquire) :
+			  NULL;
+	if (__builtin_expect(segment == NULL, 0))
+		return kvc_packed_segment_map(arena, number);
+	return segment == KVC_PACKED_MISSING ? NULL : segment;
+}
+
+/* Segment and slot number of a reference; NULL: no such slot. */
+static inline struct kvc_packed_segment *kvc_packed_segment_of(struct kvc_packed_arena *arena,
+							       uint64_t ref)
+{
+	struct kvc_packed_segment *segment = kvc_packed_segment(arena, kvc_packed_ref_segment(ref));
+
+	return segment && kvc_packed_ref_slot(ref) < segment->slots ? segment : NULL;
+}
+
+/* Record in mapped memory; NULL: not mapped. The names of a segment are mapped at the first use. */
+struct kvc_packed_name *kvc_packed_names(struct kvc_packed_segment *segment);
+
+/* One segment more; -ENOSPC: `capacity`, min_free or the disk does not allow it. */
+int kvc_packed_segment_add(struct kvc_packed_arena *arena);
+
+/* Evicts a segment's slots and removes its files. -EBUSY: some slots are being written: again later
+ * (it is marked, and used no more). */
+int kvc_packed_segment_retire(struct kvc_packed_segment *segment);
+
+/* This process forgets a segment whose files are gone. */
+void kvc_packed_segment_drop(struct kvc_packed_segment *segment);
+void kvc_packed_table_drop(struct kvc_packed_arena *arena, struct kvc_packed_table *table);
+
+/* Unmaps what was dropped and is used by no batch any more; all: whatever it is. */
+void kvc_packed_reap(struct kvc_packed *packed, bool all);
+
+/* Handles for records that other processes made meanwhile, and the end of segments that they
+ * removed. Costs a load when nothing has changed. */
+void kvc_packed_refresh(struct kvc_packed *packed);
+
+/* The coldest segment of all arenas; -ENOENT: there is none, -EBUSY as above. */
+int kvc_packed_retire_coldest(struct kvc_packed *packed);
+
+/* A page of a segment or of the table was lost. */
+bool kvc_packed_arena_broken(struct kvc_packed_arena *arena);
+
+/* Makes room for a segment of `arena` from another arena that is colder. */
+int kvc_packed_steal(struct kvc_packed_arena *arena);
+
+void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *file, uint64_t number,
+			   char out[256]);
+void kvc_packed_arenas_free(struct kvc_packed *packed);
+
+/* Files of all segments of that many slots. */
+uint64_t kvc_packed_segment_file_bytes(const struct kvc_packed_arena *arena);
+
+/* Of hdr.<n>; file_bytes is to be set. */
+extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;
+
+/* Evicts and adds ahead of need; one turn of the keeper. */
+void kvc_packed_arena_keep(struct kvc_packed_arena *arena);
+
+/* The keeper is to look now, not in its own time. */
+void kvc_packed_kick(struct kvc_packed *packed);
+
+/* A counter that others may have taken below 0. */
+static inline uint64_t kvc_packed_hint(const _Atomic uint64_t *at)
+{
+	const uint64_t value = atomic_load_explicit(at, memory_order_relaxed);
+
+	return value >> 62 ? 0 : value;
+}
+
+/* Held: changes of arenas, segments and tables are ours alone. */
+int kvc_packed_changes_begin(struct kvc_packed *packed);
+void kvc_packed_changes_end(struct kvc_packed *packed);
+
+/* ---------------------------------------------------------------- packed_recover.c */
+
+/* Whether there is no such segment, as opposed to one that cannot be mapped now. */
+bool kvc_packed_segment_is_gone(struct kvc_packed_arena *arena, uint32_t number);
+
+/* Looks for process entries whose owner is dead, and at those whose quarantine is over. Returns
+ * the number of slots that became free. Idempotent, in any process at the same time. */
+uint32_t kvc_packed_recover_dead(struct kvc_packed *packed);
+
+/* An entry for this opening: its lock is held, its intents are mapped. -EUSERS. */
+int kvc_packed_entry_take(struct kvc_packed *packed);
+void kvc_packed_entry_give(struct kvc_packed *packed);
+
+/* Boot id of the kernel, machine id of the host. */
+int kvc_packed_boot_id(uint64_t out[2]);
+void kvc_packed_machine_id(uint8_t out[32]);
+
+/* ---------------------------------------------------------------- packed_rebuild.c */
+
+/*
+ * kvc_packed_rebuild - after a reboot or damage, with KVC_PACKED_LOCK_USERS exclusive and before
+ * any arena has a handle: finds the arenas, keeps what is whole as suspect, frees everything else,
+ * makes the tables, counts, and stores packed->boot_id. With read_only or private_index no file is
+ * removed.
+ */
+int kvc_packed_rebuild(struct kvc_packed *packed);
+
+#endif

@@ -1,0 +1,760 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a slot: claimed, written, published, found, ended. docs/packed.md has the protocol;
+ * the numbers in the comments are those of its steps.
+ *
+ * Fields of a header change only while its slot is WRITING, by the one thread that claimed it; every
+ * end gives the slot a new generation. So whoever copies the fields, and finds the same LIVE state
+ * before and after, has the fields of that state.
+ */
+#include "core/packed_internal.h"
+
+#include "core/clock.h"
+#include "core/crc.h"
+#include "core/log.h"
+#include "core/queue.h"
+#include "core/shape.h"
+#include "core/store.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXISTS_AT_ONCE 64u
+#define SAMPLES	       32u
+#define OLDEST	       4u /* of the samples, whose groups are looked at */
+#define RESERVE_MIN    64u
+#define CLAIM_ATTEMPTS 64
+#define EVICT_AT_ONCE  8u
+#define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
+#define TOUCH_PART     64u
+
+static uint64_t page_align(uint64_t bytes)
+{
+	return kvc_block_align(bytes);
+}
+
+struct kvc_packed_hdr_layout kvc_packed_hdr_layout(uint32_t slots)
+{
+	struct kvc_packed_hdr_layout layout;
+
+	layout.slots = sizeof(struct kvc_packed_hdr);
+	layout.stamps = page_align(layout.slots + slots * sizeof(struct kvc_packed_slot));
+	layout.bitmap = page_align(layout.stamps + slots * sizeof(uint64_t));
+	layout.file_bytes = page_align(layout.bitmap + (slots + 63) / 64 * sizeof(uint64_t));
+	return layout;
+}
+
+uint32_t kvc_packed_slot_crc(const struct kvc_packed_slot *slot, uint64_t state)
+{
+	const uint64_t fields[] = {
+		kvc_packed_gen(state),
+		atomic_load_explicit(&slot->g, memory_order_relaxed),
+		atomic_load_explicit(&slot->v, memory_order_relaxed),
+		atomic_load_explicit(&slot->checksum, memory_order_relaxed),
+		atomic_load_explicit(&slot->parent_g, memory_order_relaxed),
+		kvc_packed_len(atomic_load_explicit(&slot->len_crc, memory_order_relaxed)),
+		atomic_load_explicit(&slot->created_depth, memory_order_relaxed),
+	};
+
+	return kvc_crc32c(fields, sizeof(fields));
+}
+
+uint64_t kvc_packed_random(struct kvc_packed *packed)
+{
+	return kvc_packed_mix(atomic_fetch_add_explicit(
+		&packed->random, UINT64_C(0x9e3779b97f4a7c15), memory_order_relaxed));
+}
+
+uint64_t kvc_packed_stamps(struct kvc_packed *packed, uint32_t count)
+{
+	if (packed->read_only)
+		return 0;
+	return atomic_fetch_add_explicit(&packed->shm->clock, count, memory_order_relaxed) + count;
+}
+
+/* ---------------------------------------------------------------- finding */
+
+/* A live slot whose fields are those of `key`. */
+static bool slot_is(struct kvc_packed_segment *segment, uint32_t number,
+		    const struct kvc_packed_key *key, struct kvc_packed_place *out)
+{
+	struct kvc_packed_slot *slot = &segment->headers[number];
+	const uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+	uint64_t g, v, len, checksum, more;
+
+	if (kvc_packed_st(state) != KVC_PACKED_LIVE)
+		return false;
+	g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	len = atomic_load_explicit(&slot->len_crc, memory_order_relaxed);
+	checksum = atomic_load_explicit(&slot->checksum, memory_order_relaxed);
+	more = atomic_load_explicit(&slot->created_depth, memory_order_relaxed);
+	atomic_thread_fence(memory_order_acquire);
+	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state || g != key->g ||
+	    v != key->v || kvc_packed_len(len) != key->bytes)
+		return false;
+	if (!out)
+		return true;
+	*out = (struct kvc_packed_place){
+		.segment = segment,
+		.container = segment->container,
+		.offset = (uint64_t)number * segment->arena->slot_bytes,
+		.ref = kvc_packed_ref(segment->number, number),
+		.state = state,
+		.checksum = checksum,
+		.stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed),
+		.checksum_kind = kvc_packed_flags(more) & KVC_PACKED_CHECKSUM,
+	};
+	return true;
+}
+
+static bool find_in(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
+		    const struct kvc_packed_key *key, struct kvc_packed_place *out)
+{
+	const uint64_t tag = kvc_packed_tag(key->v);
+
+	for (unsigned b = 0; b < 2; b++) {
+		for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
+			const uint64_t entry =
+				atomic_load_explicit(&buckets->entries[b][i], memory_order_acquire);
+			struct kvc_packed_segment *segment;
+
+			if (entry == 0 || kvc_packed_tag(entry) != tag)
+				continue;
+			segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
+			if (segment && slot_is(segment, kvc_packed_ref_slot(entry), key, out))
+				return true;
+		}
+	}
+	return false;
+}
+
+int kvc_packed_find(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
+		    struct kvc_packed_place *out)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	struct kvc_packed_buckets buckets;
+
+	if (!table)
+		return -ENOENT;
+	buckets = kvc_packed_buckets(table, key->g, key->lane);
+	return find_in(arena, &buckets, key, out) ? 0 : -ENOENT;
+}
+
+/* The header lines of the candidates, so that they come from memory side by side. */
+static void prefetch_slots(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
+			   uint64_t tag)
+{
+	for (unsigned b = 0; b < 2; b++) {
+		for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
+			const uint64_t entry =
+				atomic_load_explicit(&buckets->entries[b][i], memory_order_relaxed);
+			struct kvc_packed_segment *segment;
+
+			if (entry == 0 || kvc_packed_tag(entry) != tag)
+				continue;
+			segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
+			if (segment)
+				__builtin_prefetch(&segment->headers[kvc_packed_ref_slot(entry)]);
+		}
+	}
+}
+
+/* At most EXISTS_AT_ONCE keys; the buckets of all, then the headers of all, then the answers. */
+static size_t exists_some(struct kvc_packed_arena *arena, const struct kvc_packed_table *table,
+			  const struct kvc_packed_key *keys, size_t count, bool stop,
+			  uint8_t *present)
+{
+	struct kvc_packed_buckets buckets[EXISTS_AT_ONCE];
+	size_t leading = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		buckets[i] = kvc_packed_buckets(table, keys[i].g, keys[i].lane);
+		__builtin_prefetch((void *)buckets[i].entries[0]);
+		__builtin_prefetch((void *)buckets[i].entries[1]);
+	}
+	for (size_t i = 0; i < count; i++)
+		prefetch_slots(arena, &buckets[i], kvc_packed_tag(keys[i].v));
+	for (size_t i = 0; i < count; i++) {
+		present[i] = find_in(arena, &buckets[i], &keys[i], NULL);
+		leading += present[i] && leading == i;
+		if (stop && !present[i]) {
+			memset(present + i, 0, count - i);
+			break;
+		}
+	}
+	return leading;
+}
+
+size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
+			 size_t count, bool stop, uint8_t *present)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	size_t leading = 0;
+
+	if (!table) {
+		memset(present, 0, count);
+		return 0;
+	}
+	for (size_t at = 0; at < count; at += EXISTS_AT_ONCE) {
+		const size_t some = count - at < EXISTS_AT_ONCE ? count - at : EXISTS_AT_ONCE;
+		const size_t found = exists_some(arena, table, keys + at, some, stop, present + at);
+
+		leading += leading == at ? found : 0;
+		if (stop && found < some) {
+			memset(present + at + some, 0, count - at - some);
+			break;
+		}
+	}
+	return leading;
+}
+
+bool kvc_packed_is_same(const struct kvc_packed_place *place)
+{
+	/* The bytes were read before this. */
+	atomic_thread_fence(memory_order_seq_cst);
+	return atomic_load(&place->segment->headers[kvc_packed_ref_slot(place->ref)].state) ==
+	       place->state;
+}
+
+/* ---------------------------------------------------------------- use */
+
+void kvc_packed_touch(struct kvc_packed_arena *arena, const struct kvc_packed_place *place,
+		      uint64_t stamp)
+{
+	const uint64_t live = kvc_packed_hint(&arena->record->live_slots);
+	_Atomic uint64_t *at = &place->segment->stamps[kvc_packed_ref_slot(place->ref)];
+	uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+
+	/* A store makes a page dirty, and can wait for its writeback: only when it tells much. */
+	if (arena->packed->read_only || stamp <= (old >> 1) + live / TOUCH_PART)
+		return;
+	(void)atomic_compare_exchange_strong_explicit(at, &old,
+						      stamp << 1 | (old & KVC_PACKED_SUSPECT),
+						      memory_order_relaxed, memory_order_relaxed);
+}
+
+bool kvc_packed_is_suspect(const struct kvc_packed_place *place)
+{
+	return place->stamp & KVC_PACKED_SUSPECT;
+}
+
+void kvc_packed_trust(struct kvc_packed_arena *arena, const struct kvc_packed_place *place)
+{
+	if (!arena->packed->read_only || arena->packed->private_index)
+		atomic_fetch_and_explicit(&place->segment->stamps[kvc_packed_ref_slot(place->ref)],
+					  ~KVC_PACKED_SUSPECT, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------- claiming */
+
+static void give_bit(struct kvc_packed_segment *segment, uint32_t slot)
+{
+	atomic_fetch_or_explicit(&segment->bitmap[slot / 64], UINT64_C(1) << slot % 64,
+				 memory_order_release);
+}
+
+static bool usable(const struct kvc_packed_segment *segment)
+{
+	return segment && !atomic_load_explicit(&segment->broken, memory_order_relaxed) &&
+	       atomic_load_explicit(&segment->hdr->retired, memory_order_relaxed) == 0;
+}
+
+/* The next free bit of a segment from word `from` on, taken; the word it lay in. */
+static bool take_from(struct kvc_packed_segment *segment, uint32_t from, uint32_t *out_slot)
+{
+	const uint32_t words = (segment->slots + 63) / 64;
+
+	for (uint32_t w = from; w < words; w++) {
+		uint64_t bits = atomic_load_explicit(&segment->bitmap[w], memory_order_relaxed);
+
+		while (bits) {
+			const uint32_t bit = (uint32_t)__builtin_ctzll(bits);
+			const uint64_t mask = UINT64_C(1) << bit;
+
+			bits = atomic_fetch_and_explicit(&segment->bitmap[w], ~mask,
+							 memory_order_acquire);
+			if ((bits & mask) && w * 64 + bit < segment->slots) {
+				*out_slot = w * 64 + bit;
+				return true;
+			}
+			bits &= ~mask;
+		}
+	}
+	return false;
+}
+
+/*
+ * A free bit, first in first out as far as it goes: the search goes on where the last one ended,
+ * through all segments, so that a slot is used again as late as possible. cursor: segment (32) |
+ * word (32); several processes may set it back a little.
+ */
+static struct kvc_packed_segment *take_bit(struct kvc_packed_arena *arena, uint32_t *out_slot)
+{
+	struct kvc_packed_record *record = arena->record;
+	const uint32_t segments = atomic_load_explicit(&record->segments, memory_order_acquire);
+	const uint64_t cursor = atomic_load_explicit(&record->cursor, memory_order_relaxed);
+	uint32_t number = (uint32_t)(cursor >> 32), word = (uint32_t)cursor;
+
+	if (kvc_packed_hint(&record->free_slots) == 0)
+		return NULL;
+	if (number == 0 || number > segments)
+		number = 1, word = 0;
+	/* Once around, and the beginning of the first one again. */
+	for (uint32_t n = 0; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, number);
+
+		if (usable(segment) && take_from(segment, word, out_slot)) {
+			const uint64_t next = (uint64_t)number << 32 | *out_slot / 64;
+
+			if (next != cursor)
+				atomic_store_explicit(&record->cursor, next, memory_order_relaxed);
+			return segment;
+		}
+		number = number < segments ? number + 1 : 1;
+		word = 0;
+	}
+	return NULL;
+}
+
+/* 2: the intent first, so that a death from here on is seen. */
+static bool claim_slot(struct kvc_packed_arena *arena, struct kvc_packed_segment *segment,
+		       uint32_t number, uint32_t intent, struct kvc_packed_place *out)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_slot *slot = &segment->headers[number];
+	const uint64_t ref = kvc_packed_ref(segment->number, number);
+	uint64_t state = atomic_load(&slot->state);
+	uint64_t claimed;
+
+	if (kvc_packed_st(state) != KVC_PACKED_FREE)
+		return false; /* the bit was wrong */
+	atomic_store(&packed->intents->intents[intent], kvc_packed_intent(arena->index, ref));
+	kvc_packed_step(packed, "packed.set.intent");
+	claimed = kvc_packed_state(kvc_packed_gen(state) + 1, packed->entry, KVC_PACKED_WRITING);
+	if (!atomic_compare_exchange_strong(&slot->state, &state, claimed)) {
+		atomic_store(&packed->intents->intents[intent], 0);
+		return false;
+	}
+	kvc_packed_step(packed, "packed.set.claimed");
+	*out = (struct kvc_packed_place){
+		.segment = segment,
+		.container = segment->container,
+		.offset = (uint64_t)number * arena->slot_bytes,
+		.ref = ref,
+		.state = claimed,
+		.intent = intent,
+	};
+	if (!usable(segment)) {
+		kvc_packed_abandon(arena, out);
+		return false;
+	}
+	return true;
+}
+
+/* True once per pause: others leave it at what the first one found. */
+static bool is_due(atomic_uint_fast64_t *after_ns)
+{
+	const uint64_t now_ns = kvc_now_ns();
+	uint_fast64_t due = atomic_load_explicit(after_ns, memory_order_relaxed);
+
+	return now_ns >= due && atomic_compare_exchange_strong(after_ns, &due, now_ns + CALM_NS);
+}
+
+/* No bit was found: a new segment, an eviction, what dead processes left, a sweep, a segment of
+ * another arena, in the order of what they cost. */
+static int make_room(struct kvc_packed_arena *arena)
+{
+	if (is_due(&arena->grow_after_ns) && kvc_packed_segment_add(arena) == 0) {
+		atomic_store_explicit(&arena->grow_after_ns, 0, memory_order_relaxed);
+		return 0;
+	}
+	if (kvc_packed_evict(arena, EVICT_AT_ONCE) > 0)
+		return 0;
+	if (!is_due(&arena->sweep_after_ns))
+		return -ENOSPC;
+	if (kvc_packed_recover_dead(arena->packed) > 0 || kvc_packed_sweep(arena) > 0)
+		return 0;
+	return kvc_packed_steal(arena);
+}
+
+int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out)
+{
+	for (int attempt = 0; attempt < CLAIM_ATTEMPTS; attempt++) {
+		uint32_t number = 0;
+		struct kvc_packed_segment *segment = take_bit(arena, &number);
+
+		if (!segment) {
+			const int rc = make_room(arena);
+
+			if (rc)
+				return rc;
+			continue;
+		}
+		if (!claim_slot(arena, segment, number, intent, out))
+			continue;
+		atomic_fetch_sub_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
+		if (kvc_packed_hint(&arena->record->free_slots) < kvc_packed_reserve(arena) / 2)
+			kvc_packed_kick(arena->packed);
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+void kvc_packed_abandon(struct kvc_packed_arena *arena, const struct kvc_packed_place *place)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_segment *segment = place->segment;
+	const uint32_t number = kvc_packed_ref_slot(place->ref);
+	uint64_t state = place->state;
+
+	if (atomic_compare_exchange_strong(&segment->headers[number].state, &state,
+					   kvc_packed_freed(state))) {
+		give_bit(segment, number);
+		atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
+	}
+	kvc_packed_step(packed, "packed.set.abandoned");
+	atomic_store(&packed->intents->intents[place->intent], 0);
+}
+
+/* ---------------------------------------------------------------- publishing */
+
+/* Parts of one size are a run; more runs than there is room for are refused at pool_open. */
+static void fill_runs(const struct kvc_shape *shape, struct kvc_packed_name *name)
+{
+	name->run_count = 0;
+	for (uint32_t p = 0; p < shape->part_count; p++) {
+		const uint32_t bytes = (uint32_t)shape->parts[p].bytes;
+		struct kvc_packed_run *run = &name->runs[name->run_count];
+
+		if (name->run_count > 0 && run[-1].bytes == bytes) {
+			run[-1].count++;
+		} else if (name->run_count < KVC_PACKED_RUNS) {
+			*run = (struct kvc_packed_run){ .count = 1, .bytes = bytes };
+			name->run_count++;
+		}
+	}
+}
+
+static void write_name(struct kvc_packed_segment *segment, const struct kvc_packed_place *place,
+		       const struct kvc_packed_meta *meta)
+{
+	struct kvc_packed_name *names = kvc_packed_names(segment);
+	struct kvc_packed_name name = {
+		.gen = kvc_packed_gen(place->state),
+		.pool_fingerprint = meta->pool_fingerprint,
+		.name_bytes = (uint16_t)meta->name_bytes,
+	};
+
+	if (!names)
+		return; /* tools will not know it */
+	fill_runs(meta->shape, &name);
+	memcpy(name.name, meta->name,
+	       meta->name_bytes < KVC_PACKED_NAME_BYTES ? meta->name_bytes : KVC_PACKED_NAME_BYTES);
+	name.crc = kvc_crc32c(&name, sizeof(name));
+	memcpy(&names[kvc_packed_ref_slot(place->ref)], &name, sizeof(name));
+}
+
+/* 4, 5: header and LIVE. */
+static bool go_live(struct kvc_packed_arena *arena, struct kvc_packed_place *place,
+		    const struct kvc_packed_meta *meta)
+{
+	const struct kvc_packed_key *key = meta->key;
+	const uint32_t number = kvc_packed_ref_slot(place->ref);
+	struct kvc_packed_slot *slot = &place->segment->headers[number];
+	const uint32_t flags = meta->checksum_kind | key->lane << KVC_PACKED_LANE_SHIFT;
+	const uint32_t depth = meta->depth < UINT16_MAX ? meta->depth : UINT16_MAX;
+	const uint64_t created = (uint64_t)kvc_wall_ns() / 1000000000u;
+	const uint64_t live = kvc_packed_state(kvc_packed_gen(place->state), 0, KVC_PACKED_LIVE);
+	uint64_t state = place->state;
+
+	atomic_store_explicit(&slot->g, key->g, memory_order_relaxed);
+	atomic_store_explicit(&slot->v, key->v, memory_order_relaxed);
+	atomic_store_explicit(&slot->checksum, meta->checksum, memory_order_relaxed);
+	atomic_store_explicit(&slot->parent_g, meta->parent_g, memory_order_relaxed);
+	atomic_store_explicit(&slot->len_crc, key->bytes, memory_order_relaxed);
+	atomic_store_explicit(&slot->created_depth,
+			      (created & UINT32_MAX) | (uint64_t)depth << 32 |
+				      (uint64_t)flags << 48,
+			      memory_order_relaxed);
+	atomic_store_explicit(&slot->len_crc,
+			      key->bytes | (uint64_t)kvc_packed_slot_crc(slot, live) << 32,
+			      memory_order_relaxed);
+	atomic_store_explicit(&place->segment->stamps[number], meta->stamp << 1,
+			      memory_order_relaxed);
+	kvc_packed_step(arena->packed, "packed.set.filled");
+	if (!atomic_compare_exchange_strong(&slot->state, &state, live))
+		return false;
+	place->state = live;
+	return true;
+}
+
+/* What has to be on stable storage before the object may be relied on. */
+static void sync_header(struct kvc_packed_arena *arena, const struct kvc_packed_place *place)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	const uintptr_t at = (uintptr_t)&place->segment->headers[kvc_packed_ref_slot(place->ref)];
+
+	if (arena->packed->root->store->settings->durability == KVC_DURABILITY_FDATASYNC)
+		(void)msync((void *)(at & ~(page - 1)), page, MS_SYNC);
+}
+
+int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *place,
+		       const struct kvc_packed_meta *meta)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_segment *segment = place->segment;
+	struct kvc_packed_record *record = arena->record;
+	struct kvc_packed_place former;
+	const bool replaces = meta->overwrite && kvc_packed_find(arena, meta->key, &former) == 0;
+	uint32_t lanes = atomic_load_explicit(&record->lanes, memory_order_relaxed);
+	int rc;
+
+	while (lanes <= meta->key->lane &&
+	       !atomic_compare_exchange_weak(&record->lanes, &lanes, meta->key->lane + 1))
+		;
+	write_name(segment, place, meta);
+	if (!go_live(arena, place, meta)) {
+		atomic_store(&packed->intents->intents[place->intent], 0);
+		return -EIO; /* somebody took us for dead */
+	}
+	sync_header(arena, place);
+	kvc_packed_step(packed, "packed.set.live");
+	atomic_fetch_add_explicit(&record->live_slots, 1, memory_order_relaxed);
+	rc = kvc_packed_table_insert(arena, meta->key, place->ref, replaces ? former.ref : 0);
+	if (rc)
+		(void)kvc_packed_slot_end(segment, kvc_packed_ref_slot(place->ref), place->state);
+	kvc_packed_step(packed, "packed.set.settled");
+	atomic_store(&packed->intents->intents[place->intent], 0);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- ending */
+
+bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, uint64_t state)
+{
+	struct kvc_packed_arena *arena = segment->arena;
+	struct kvc_packed_slot *slot = &segment->headers[number];
+	const uint64_t g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	const uint64_t v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	const uint32_t lane =
+		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
+
+	if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+	    !atomic_compare_exchange_strong(&slot->state, &state, kvc_packed_freed(state)))
+		return false;
+	kvc_packed_step(arena->packed, "packed.end.freed");
+	kvc_packed_table_remove(arena, g, lane, v, kvc_packed_ref(segment->number, number));
+	kvc_packed_step(arena->packed, "packed.end.removed");
+	atomic_fetch_sub_explicit(&arena->record->live_slots, 1, memory_order_relaxed);
+	give_bit(segment, number);
+	atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
+	return true;
+}
+
+bool kvc_packed_remove(struct kvc_packed_arena *arena, const struct kvc_packed_place *place)
+{
+	if (arena->packed->read_only)
+		return false;
+	return kvc_packed_slot_end(place->segment, kvc_packed_ref_slot(place->ref), place->state);
+}
+
+/* ---------------------------------------------------------------- eviction */
+
+uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed_record *record = arena->record;
+	const uint64_t slots =
+		(uint64_t)atomic_load_explicit(&record->present, memory_order_relaxed) *
+		record->segment_slots;
+	const uint64_t few = slots / 16 < RESERVE_MIN ? slots / 16 : RESERVE_MIN;
+
+	return slots / 100 > few ? slots / 100 : few;
+}
+
+/* A live slot that may go. */
+struct victim {
+	struct kvc_packed_segment *segment;
+	uint32_t slot;
+	uint64_t state;
+	uint64_t g;
+	uint64_t stamp; /* of the object, then of its whole group: the latest */
+};
+
+/* What one group has in an arena: the latest use, or, when told so, the end of all of it. */
+static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
+	uint32_t ended = 0;
+
+	for (uint32_t lane = 0; table && lane < lanes; lane++) {
+		const struct kvc_packed_buckets buckets = kvc_packed_buckets(table, g, lane);
+
+		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
+			const uint64_t entry = atomic_load_explicit(
+				&buckets.entries[i / KVC_PACKED_BUCKET][i % KVC_PACKED_BUCKET],
+				memory_order_acquire);
+			struct kvc_packed_segment *segment =
+				entry ? kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK) :
+					NULL;
+			const uint32_t number = kvc_packed_ref_slot(entry);
+			uint64_t state, stamp;
+
+			if (!segment)
+				continue;
+			state = atomic_load_explicit(&segment->headers[number].state,
+						     memory_order_acquire);
+			if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+			    atomic_load_explicit(&segment->headers[number].g,
+						 memory_order_relaxed) != g)
+				continue;
+			stamp = atomic_load_explicit(&segment->stamps[number],
+						     memory_order_relaxed) >>
+				1;
+			*latest = stamp > *latest ? stamp : *latest;
+			if (end)
+				ended += kvc_packed_slot_end(segment, number, state);
+		}
+	}
+	return ended;
+}
+
+/* A group lies in all arenas of its namespace. */
+static uint32_t group_all(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+{
+	uint32_t ended = 0;
+
+	kvc_packed_refresh(arena->packed);
+	for (struct kvc_packed_arena *a =
+		     atomic_load_explicit(&arena->packed->arenas, memory_order_acquire);
+	     a; a = a->next)
+		if (a->ns_hash == arena->ns_hash)
+			ended += group_in(a, g, latest, end);
+	return ended;
+}
+
+/* Slots at random, looked at side by side. */
+static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
+{
+	const uint32_t segments =
+		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
+	unsigned count = 0, live = 0;
+
+	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 4 * SAMPLES; tries++) {
+		const uint64_t random = kvc_packed_random(arena->packed);
+		const uint32_t number = 1 + (uint32_t)((random >> 32) % segments);
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, number);
+
+		if (!usable(segment))
+			continue;
+		victims[count].segment = segment;
+		victims[count].slot = (uint32_t)random % segment->slots;
+		__builtin_prefetch(&segment->headers[victims[count].slot]);
+		__builtin_prefetch((void *)&segment->stamps[victims[count].slot]);
+		count++;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		struct victim victim = victims[i];
+		struct kvc_packed_slot *slot = &victim.segment->headers[victim.slot];
+
+		victim.state = atomic_load_explicit(&slot->state, memory_order_acquire);
+		if (kvc_packed_st(victim.state) != KVC_PACKED_LIVE)
+			continue;
+		victim.g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+		victim.stamp = atomic_load_explicit(&victim.segment->stamps[victim.slot],
+						    memory_order_relaxed) >>
+			       1;
+		victims[live++] = victim;
+	}
+	return live;
+}
+
+/* Of the oldest objects of a sample that whose group as a whole was not used for the longest time:
+ * a group whose other rank was read just now stays. */
+static bool choose(struct kvc_packed_arena *arena, struct victim *out)
+{
+	struct victim victims[SAMPLES];
+	const unsigned live = sample(arena, victims);
+	uint64_t best = UINT64_MAX;
+
+	for (unsigned k = 0; k < OLDEST && k < live; k++) {
+		unsigned oldest = k;
+		uint64_t latest = 0;
+		struct victim victim;
+
+		for (unsigned i = k + 1; i < live; i++)
+			if (victims[i].stamp < victims[oldest].stamp)
+				oldest = i;
+		victim = victims[oldest];
+		victims[oldest] = victims[k];
+		victims[k] = victim;
+		latest = victim.stamp;
+		(void)group_all(arena, victim.g, &latest, false);
+		if (latest < best) {
+			best = latest;
+			*out = victim;
+		}
+		if (latest == victim.stamp)
+			break; /* alone, or all of it as old: no other can be older */
+	}
+	return best != UINT64_MAX;
+}
+
+uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
+{
+	uint32_t ended = 0;
+
+	for (uint32_t tries = 0; ended < count && tries < 2 * count; tries++) {
+		struct victim victim;
+		uint64_t latest = 0;
+
+		if (!choose(arena, &victim))
+			break;
+		/* The victim itself may have no entry in the table. */
+		ended += kvc_packed_slot_end(victim.segment, victim.slot, victim.state);
+		ended += group_all(arena, victim.g, &latest, true);
+	}
+	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
+	return ended;
+}
+
+/* ---------------------------------------------------------------- sweep */
+
+/* One segment: a bit for each slot that is FREE and has none. A slot whose bit was taken just now
+ * gets it back too: its claim then finds the bit again, or two find it and one of them wins. */
+static void sweep_segment(struct kvc_packed_segment *segment, uint64_t *free_slots, uint64_t *live)
+{
+	for (uint32_t s = 0; s < segment->slots; s++) {
+		const uint64_t state =
+			atomic_load_explicit(&segment->headers[s].state, memory_order_relaxed);
+
+		if (kvc_packed_st(state) == KVC_PACKED_LIVE)
+			(*live)++;
+		if (kvc_packed_st(state) != KVC_PACKED_FREE)
+			continue;
+		(*free_slots)++;
+		if (!(atomic_load_explicit(&segment->bitmap[s / 64], memory_order_relaxed) &
+		      UINT64_C(1) << s % 64))
+			give_bit(segment, s);
+	}
+}
+
+uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	uint64_t free_slots = 0, live = 0;
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		if (usable(segment))
+			sweep_segment(segment, &free_slots, &live);
+	}
+	atomic_store_explicit(&arena->record->free_slots, free_slots, memory_order_relaxed);
+	atomic_store_explicit(&arena->record->live_slots, live, memory_order_relaxed);
+	return free_slots;
+}

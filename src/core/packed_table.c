@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hash table of an arena. It is a hint: an entry tells where to look, and only the slot's own
+ * header says what is there. An entry that points to a slot of another object is stale; it may be
+ * overwritten by anybody. An object that has no entry is a miss and will be evicted one day.
+ */
+#include "core/packed_internal.h"
+
+#include "core/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRIES		 (2 * KVC_PACKED_BUCKET)
+#define SLOTS_PER_BUCKET 6u /* of 8 entries: full to three quarters */
+#define MAKE_AHEAD	 32u
+
+static const struct kvc_mapfile_kind table_kind = {
+	.magic = { 'K', 'V', 'C', 'P', 'K', 'T', '\r', '\n' },
+	.major = 1,
+	.header_bytes = 128,
+};
+
+static _Atomic uint64_t *entry_at(const struct kvc_packed_buckets *buckets, unsigned i)
+{
+	return &buckets->entries[i / KVC_PACKED_BUCKET][i % KVC_PACKED_BUCKET];
+}
+
+/* ---------------------------------------------------------------- mapping */
+
+static int table_map(struct kvc_packed_arena *arena, uint32_t epoch, struct kvc_packed_table **out)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_table *table = calloc(1, sizeof(*table));
+	struct kvc_packed_table_header header;
+	char path[256];
+	int rc;
+
+	if (!table)
+		return -ENOMEM;
+	kvc_packed_arena_path(arena, "table", epoch, path);
+	rc = kvc_packed_map_open(packed->dir, path, &table_kind, (uint8_t *)&header,
+				 packed->read_only ? KVC_PACKED_MAP_READ_ONLY : 0, &table->broken,
+				 &table->map);
+	if (rc) {
+		free(table);
+		return rc;
+	}
+	kvc_packed_map_close_fd(&table->map);
+	table->bucket_count = header.bucket_count;
+	table->epoch = epoch;
+	table->entries = (_Atomic uint64_t *)((char *)table->map.memory +
+					      sizeof(struct kvc_packed_table_header));
+	if (memcmp(header.uuid, packed->shm->uuid, sizeof(header.uuid)) != 0 ||
+	    header.bucket_count == 0 ||
+	    header.bucket_count > (table->map.bytes - sizeof(struct kvc_packed_table_header)) /
+					  (KVC_PACKED_BUCKET * sizeof(uint64_t))) {
+		kvc_packed_map_close(&table->map);
+		free(table);
+		return -EBADMSG;
+	}
+	*out = table;
+	return 0;
+}
+
+static struct kvc_packed_table *table_remap(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed_table *table;
+
+	pthread_mutex_lock(&arena->lock);
+	for (int attempt = 0; attempt < 8; attempt++) {
+		const uint32_t epoch = atomic_load(&arena->record->epoch);
+		struct kvc_packed_table *fresh;
+		int rc;
+
+		table = atomic_load_explicit(&arena->table, memory_order_acquire);
+		if (epoch == 0 || (table && table->epoch == epoch))
+			break;
+		rc = table_map(arena, epoch, &fresh);
+		if (rc == -ENOENT && atomic_load(&arena->record->epoch) != epoch)
+			continue; /* replaced meanwhile */
+		if (rc)
+			break; /* what is mapped still serves */
+		atomic_store_explicit(&arena->table, fresh, memory_order_release);
+		if (table)
+			kvc_packed_table_drop(arena, table);
+		table = fresh;
+	}
+	pthread_mutex_unlock(&arena->lock);
+	return table;
+}
+
+struct kvc_packed_table *kvc_packed_table_get(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed_table *table = atomic_load_explicit(&arena->table, memory_order_acquire);
+
+	if (__builtin_expect(table != NULL, 1) &&
+	    table->epoch == atomic_load(&arena->record->epoch))
+		return table;
+	return table_remap(arena);
+}
+
+/* ---------------------------------------------------------------- entries */
+
+/* What an entry points to. */
+enum entry_kind {
+	ENTRY_STALE,
+	ENTRY_OTHER, /* a live object, another one */
+	ENTRY_SAME,  /* live, with this g and v */
+};
+
+struct entry_look {
+	struct kvc_packed_segment *segment;
+	uint32_t slot;
+	uint64_t state;
+};
+
+static enum entry_kind look_at(struct kvc_packed_arena *arena, uint64_t entry, uint64_t g,
+			       uint64_t v, struct entry_look *out)
+{
+	struct kvc_packed_segment *segment =
+		kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
+	struct kvc_packed_slot *slot;
+	uint64_t slot_g, slot_v;
+
+	if (!segment)
+		return ENTRY_STALE;
+	out->segment = segment;
+	out->slot = kvc_packed_ref_slot(entry);
+	slot = &segment->headers[out->slot];
+	out->state = atomic_load_explicit(&slot->state, memory_order_acquire);
+	if (kvc_packed_st(out->state) != KVC_PACKED_LIVE)
+		return ENTRY_STALE;
+	slot_g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	slot_v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	atomic_thread_fence(memory_order_acquire);
+	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != out->state ||
+	    kvc_packed_tag(slot_v) != kvc_packed_tag(entry))
+		return ENTRY_STALE;
+	return slot_g == g && slot_v == v ? ENTRY_SAME : ENTRY_OTHER;
+}
+
+/* Into the emptier of the two buckets, or over a stale entry. False: both are full. */
+static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
+		  uint64_t entry)
+{
+	struct entry_look look;
+	unsigned empty[2] = { 0, 0 };
+	unsigned first;
+
+	for (unsigned i = 0; i < ENTRIES; i++)
+		empty[i / KVC_PACKED_BUCKET] +=
+			atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == 0;
+	first = empty[1] > empty[0] ? KVC_PACKED_BUCKET : 0;
+	for (unsigned n = 0; n < ENTRIES; n++) {
+		_Atomic uint64_t *at = entry_at(buckets, (first + n) % ENTRIES);
+		uint64_t none = 0;
+
+		if (atomic_load_explicit(at, memory_order_relaxed) == 0 &&
+		    atomic_compare_exchange_strong(at, &none, entry))
+			return true;
+	}
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		_Atomic uint64_t *at = entry_at(buckets, i);
+		uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
+
+		if (look_at(arena, seen, 0, 0, &look) == ENTRY_STALE &&
+		    atomic_compare_exchange_strong(at, &seen, entry))
+			return true;
+	}
+	return false;
+}
+
+/* Ends the object of the two buckets that was not used for the longest time. */
+static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets)
+{
+	struct entry_look look, oldest = { .segment = NULL };
+	uint64_t oldest_stamp = UINT64_MAX;
+
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		const uint64_t entry =
+			atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed);
+		uint64_t stamp;
+
+		if (look_at(arena, entry, 0, 0, &look) == ENTRY_STALE)
+			continue;
+		stamp = atomic_load_explicit(&look.segment->stamps[look.slot],
+					     memory_order_relaxed);
+		if (stamp < oldest_stamp) {
+			oldest_stamp = stamp;
+			oldest = look;
+		}
+	}
+	if (oldest.segment && kvc_packed_slot_end(oldest.segment, oldest.slot, oldest.state))
+		atomic_fetch_add_explicit(&arena->packed->evicted, 1, memory_order_relaxed);
+}
+
+/* The entry of an object that ours replaces becomes ours, so that it is found at any time. */
+static bool replace(const struct kvc_packed_buckets *buckets, uint64_t entry, uint64_t old)
+{
+	for (unsigned i = 0; old && i < ENTRIES; i++) {
+		uint64_t seen = kvc_packed_tag(entry) | old;
+
+		if (atomic_compare_exchange_strong(entry_at(buckets, i), &seen, entry))
+			return true;
+	}
+	return false;
+}
+
+/* Of two live objects of one name that with the smaller reference stays, in every process; `old`
+ * goes in any case. 1: ours goes. */
+static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
+		  const struct kvc_packed_key *key, uint64_t ref, uint64_t old)
+{
+	struct entry_look look;
+
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		const uint64_t entry = atomic_load(entry_at(buckets, i));
+		const uint64_t other = entry & KVC_PACKED_REF_MASK;
+
+		if (entry == 0 || other == ref || kvc_packed_tag(entry) != kvc_packed_tag(key->v) ||
+		    look_at(arena, entry, key->g, key->v, &look) != ENTRY_SAME)
+			continue;
+		if (other != old && other < ref)
+			return 1;
+		(void)kvc_packed_slot_end(look.segment, look.slot, look.state);
+	}
+	return 0;
+}
+
+int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
+			    uint64_t ref, uint64_t old)
+{
+	const uint64_t entry = kvc_packed_tag(key->v) | ref;
+
+	for (;;) {
+		struct kvc_packed_table *table = kvc_packed_table_get(arena);
+		struct kvc_packed_buckets buckets;
+
+		if (!table)
+			return -EIO;
+		buckets = kvc_packed_buckets(table, key->g, key->lane);
+		if (!replace(&buckets, entry, old)) {
+			for (int attempt = 0; !place(arena, &buckets, entry); attempt++) {
+				if (attempt == 64)
+					return -EIO;
+				evict_from(arena, &buckets);
+			}
+		}
+		kvc_packed_step(arena->packed, "packed.set.inserted");
+		/* Whoever makes a new table looks at all headers once more after it is in force:
+		 * either it saw this object or this sees the new table. */
+		if (atomic_load(&arena->record->epoch) == table->epoch)
+			return settle(arena, &buckets, key, ref, old);
+	}
+}
+
+void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane, uint64_t v,
+			     uint64_t ref)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	struct kvc_packed_buckets buckets;
+
+	if (!table)
+		return;
+	buckets = kvc_packed_buckets(table, g, lane);
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		uint64_t seen = kvc_packed_tag(v) | ref;
+
+		(void)atomic_compare_exchange_strong(entry_at(&buckets, i), &seen, 0);
+	}
+}
+
+/* ---------------------------------------------------------------- making one */
+
+/* Live slots on their way into a table: their buckets are fetched from memory meanwhile. */
+struct maker {
+	struct kvc_packed_arena *arena;
+	struct kvc_packed_table *table;
+	bool look; /* some may be in it already */
+	unsigned count;
+	struct {
+		struct kvc_packed_segment *segment;
+		struct kvc_packed_buckets buckets;
+		struct kvc_packed_key key;
+		uint64_t entry;
+		uint64_t state;
+	} ahead[MAKE_AHEAD];
+};
+
+static bool is_in(const struct kvc_packed_buckets *buckets, uint64_t entry)
+{
+	for (unsigned i = 0; i < ENTRIES; i++)
+		if (atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == entry)
+			return true;
+	return false;
+}
+
+static void maker_flush(struct maker *maker)
+{
+	for (unsigned i = 0; i < maker->count; i++) {
+		const struct kvc_packed_buckets *buckets = &maker->ahead[i].buckets;
+		const uint64_t entry = maker->ahead[i].entry;
+
+		if (maker->look && is_in(buckets, entry))
+			continue;
+		/* Its publisher died before it settled which of two of a name stays. */
+		if (settle(maker->arena, buckets, &maker->ahead[i].key, entry & KVC_PACKED_REF_MASK,
+			   0) != 0 ||
+		    !place(maker->arena, buckets, entry))
+			(void)kvc_packed_slot_end(maker->ahead[i].segment,
+						  kvc_packed_ref_slot(entry),
+						  maker->ahead[i].state);
+	}
+	maker->count = 0;
+}
+
+static void maker_add(struct maker *maker, struct kvc_packed_segment *segment, uint32_t number)
+{
+	struct kvc_packed_slot *slot = &segment->headers[number];
+	const uint64_t state = atomic_load(&slot->state);
+	uint64_t g, v;
+	uint32_t lane;
+
+	if (kvc_packed_st(state) != KVC_PACKED_LIVE)
+		return;
+	g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	lane = kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
+	maker->ahead[maker->count].segment = segment;
+	maker->ahead[maker->count].key = (struct kvc_packed_key){ .g = g, .v = v, .lane = lane };
+	maker->ahead[maker->count].buckets = kvc_packed_buckets(maker->table, g, lane);
+	maker->ahead[maker->count].entry = kvc_packed_tag(v) |
+					   kvc_packed_ref(segment->number, number);
+	maker->ahead[maker->count].state = state;
+	__builtin_prefetch((void *)maker->ahead[maker->count].buckets.entries[0], 1);
+	__builtin_prefetch((void *)maker->ahead[maker->count].buckets.entries[1], 1);
+	if (++maker->count == MAKE_AHEAD)
+		maker_flush(maker);
+}
+
+static void make_from_headers(struct kvc_packed_arena *arena, struct kvc_packed_table *table,
+			      bool look)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	struct maker maker = { .arena = arena, .table = table, .look = look };
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		for (uint32_t s = 0; segment && s < segment->slots; s++)
+			maker_add(&maker, segment, s);
+	}
+	maker_flush(&maker);
+}
+
+static int table_create(struct kvc_packed_arena *arena, uint32_t epoch, uint64_t bucket_count)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_table_header header = {
+		.ns_hash = arena->ns_hash,
+		.slot_bytes = arena->slot_bytes,
+		.bucket_count = bucket_count,
+		.epoch = epoch,
+	};
+	struct kvc_mapfile_kind kind = table_kind;
+	char path[256];
+
+	memcpy(header.uuid, packed->shm->uuid, sizeof(header.uuid));
+	kind.file_bytes = sizeof(header) + bucket_count * KVC_PACKED_BUCKET * sizeof(uint64_t);
+	kvc_packed_arena_path(arena, "table", epoch, path);
+	/* One that was begun and never came into force. */
+	(void)kvc_packed_dir_remove(packed->dir, path);
+	return kvc_packed_map_create(packed->dir, path, &kind, (uint8_t *)&header);
+}
+
+int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
+{
+	struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_table *old = atomic_load_explicit(&arena->table, memory_order_acquire);
+	const uint32_t former = atomic_load(&arena->record->epoch);
+	const uint64_t bucket_count = slots / SLOTS_PER_BUCKET + 1;
+	struct kvc_packed_table *table;
+	char path[256];
+	int rc = table_create(arena, former + 1, bucket_count);
+
+	if (!rc)
+		rc = table_map(arena, former + 1, &table);
+	if (rc)
+		return rc;
+	make_from_headers(arena, table, false);
+	kvc_packed_step(packed, "packed.table.made");
+	pthread_mutex_lock(&arena->lock);
+	atomic_store_explicit(&arena->table, table, memory_order_release);
+	atomic_store(&arena->record->epoch, former + 1);
+	if (old)
+		kvc_packed_table_drop(arena, old);
+	pthread_mutex_unlock(&arena->lock);
+	kvc_packed_step(packed, "packed.table.published");
+	make_from_headers(arena, table, true);
+	if (former) {
+		kvc_packed_arena_path(arena, "table", former, path);
+		(void)kvc_packed_dir_remove(packed->dir, path);
+	}
+	return 0;
+}
