@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,14 +78,12 @@ int kvc_packed_possible(const struct kvc_root *root)
 
 static int shm_create(struct kvc_packed *packed)
 {
-	struct kvc_packed_shm *header = calloc(1, 4096);
+	uint8_t header[offsetof(struct kvc_packed_shm, boot_id)] = { 0 };
 	int rc;
 
-	if (!header)
-		return -ENOMEM;
-	memcpy(header->uuid, packed->root->uuid, sizeof(header->uuid));
-	rc = kvc_packed_map_create(packed->dir, SHM_NAME, &shm_kind, (uint8_t *)header);
-	free(header);
+	memcpy(header + offsetof(struct kvc_packed_shm, uuid), packed->root->uuid,
+	       sizeof(packed->root->uuid));
+	rc = kvc_packed_map_create(packed->dir, SHM_NAME, &shm_kind, header);
 	return rc == -EEXIST ? 0 : rc;
 }
 
@@ -314,6 +313,15 @@ static void shrink(struct kvc_packed *packed)
 			break;
 }
 
+/* Every few seconds. */
+static void check_files(struct kvc_packed *packed)
+{
+	if (packed->ticks++ % BEAT_S)
+		return;
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		kvc_packed_arena_check(a);
+}
+
 static void keep(struct kvc_packed *packed, bool tick)
 {
 	const uint32_t turn = kvc_packed_enter(packed);
@@ -326,6 +334,7 @@ static void keep(struct kvc_packed *packed, bool tick)
 			beat(packed);
 			(void)kvc_packed_recover_dead(packed);
 			shrink(packed);
+			check_files(packed);
 		}
 	}
 	kvc_packed_leave(packed, turn);

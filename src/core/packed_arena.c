@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/store.h"
+#include "core/usage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RETIRED_MARKED	1u /* being emptied */
 #define RETIRED_REMOVED 2u /* its files are gone */
@@ -402,9 +404,11 @@ static void drop_removed(struct kvc_packed_arena *arena)
 void kvc_packed_refresh(struct kvc_packed *packed)
 {
 	const uint64_t generation = atomic_load(&packed->shm->generation);
+	uint32_t turn;
 
 	if (atomic_load_explicit(&packed->generation, memory_order_relaxed) == generation)
 		return;
+	turn = kvc_packed_enter(packed);
 	pthread_mutex_lock(&packed->arena_lock);
 	for (uint32_t i = 0; i < KVC_PACKED_ARENAS; i++)
 		if (atomic_load(&packed->shm->arenas[i].state) == 1 && !has_handle(packed, i))
@@ -413,6 +417,7 @@ void kvc_packed_refresh(struct kvc_packed *packed)
 		drop_removed(a);
 	atomic_store_explicit(&packed->generation, generation, memory_order_relaxed);
 	pthread_mutex_unlock(&packed->arena_lock);
+	kvc_packed_leave(packed, turn);
 }
 
 /* With the lock of changes. */
@@ -524,8 +529,11 @@ static bool may_add(struct kvc_packed *packed, uint64_t bytes)
 {
 	const struct kvc_root *root = packed->root;
 	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t files_bytes = 0;
 
-	if (kvc_packed_hint(&packed->shm->segment_bytes) + bytes > packed->capacity_bytes)
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	if (kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes + bytes >
+	    packed->capacity_bytes)
 		return false;
 	if (packed->floor_bytes == 0 ||
 	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0)
@@ -703,6 +711,54 @@ static int retire_locked(struct kvc_packed_segment *segment)
 	kvc_packed_step(arena->packed, "packed.retire.removed");
 	atomic_fetch_add(&shm->generation, 1);
 	return 0;
+}
+
+/* Its files were removed by others: what is written there would be lost. */
+static void forget_lost(struct kvc_packed_segment *segment)
+{
+	struct kvc_packed_arena *arena = segment->arena;
+	struct kvc_packed_shm *shm = arena->packed->shm;
+
+	if (kvc_packed_changes_begin(arena->packed))
+		return;
+	if (atomic_exchange(&segment->hdr->retired, RETIRED_REMOVED) != RETIRED_REMOVED) {
+		kvc_log(KVC_LOG_WARNING, "%s: segment %u of %s was removed by others",
+			arena->packed->root->location, segment->number, arena->record->folder);
+		(void)empty_segment(segment);
+		atomic_fetch_sub(&arena->record->present, 1);
+		atomic_fetch_sub(&arena->record->free_slots, segment->slots);
+		atomic_fetch_sub(&shm->segment_bytes, kvc_packed_segment_file_bytes(arena));
+		remove_files(arena, segment->number);
+		atomic_fetch_add(&shm->generation, 1);
+	}
+	kvc_packed_changes_end(arena->packed);
+	kvc_packed_segment_drop(segment);
+}
+
+static bool has_file(struct kvc_packed_segment *segment, const char *file)
+{
+	char path[256];
+	int fd, rc;
+
+	kvc_packed_arena_path(segment->arena, file, segment->number, path);
+	rc = kvc_packed_dir_file(segment->arena->packed->dir, path, O_RDONLY, &fd);
+	if (rc == 0)
+		(void)close(fd);
+	return rc != -ENOENT;
+}
+
+void kvc_packed_arena_check(struct kvc_packed_arena *arena)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		if (segment && atomic_load(&segment->hdr->retired) != RETIRED_REMOVED &&
+		    (!has_file(segment, "hdr") ||
+		     (arena->packed->root->attributes.local_path && !has_file(segment, "seg"))))
+			forget_lost(segment);
+	}
 }
 
 int kvc_packed_segment_retire(struct kvc_packed_segment *segment)

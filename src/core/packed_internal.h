@@ -99,6 +99,7 @@ struct kvc_packed {
 	pthread_t keeper;
 	bool keeper_runs;
 	bool keeper_ended;
+	uint32_t ticks; /* of the keeper */
 	bool stop;
 	atomic_bool kicked;
 	pthread_mutex_t keeper_lock;
@@ -294,6 +295,9 @@ extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;
 
 /* Evicts and adds ahead of need; one turn of the keeper. */
 void kvc_packed_arena_keep(struct kvc_packed_arena *arena);
+
+/* Notices segments whose files were removed by others. */
+void kvc_packed_arena_check(struct kvc_packed_arena *arena);
 
 /* The keeper is to look now, not in its own time. */
 void kvc_packed_kick(struct kvc_packed *packed);

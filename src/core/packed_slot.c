@@ -527,6 +527,9 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 	rc = kvc_packed_table_insert(arena, meta->key, place->ref, replaces ? former.ref : 0);
 	if (rc)
 		(void)kvc_packed_slot_end(segment, kvc_packed_ref_slot(place->ref), place->state);
+	else if (replaces) /* its entry is ours now */
+		(void)kvc_packed_slot_end(former.segment, kvc_packed_ref_slot(former.ref),
+					  former.state);
 	kvc_packed_step(packed, "packed.set.settled");
 	atomic_store(&packed->intents->intents[place->intent], 0);
 	return rc;

@@ -24,6 +24,7 @@
 #define QUIET_MS      UINT64_C(600000)		 /* without a stall, and a root is trusted again */
 #define CANCEL_NS     (UINT64_C(1000000000))	 /* for it to end once it is cancelled */
 #define TEXT_BYTES    KVC_ROOTID_BYTES_MAX
+#define FILES_PART    16u /* of the capacity of a packed root, for single objects */
 
 /* ---------------------------------------------------------------- one descriptor at a time */
 
@@ -609,13 +610,32 @@ uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
 	return root->store->settings->naming == KVC_NAMING_NIXL ? 0 : ns_hash;
 }
 
+/* Of the capacity, what files may have: on a packed root what segments have not taken, and a small
+ * part in any case. */
+static uint64_t files_limit(struct kvc_root *root)
+{
+	struct kvc_packed *packed = kvc_root_packed(root, false);
+	struct kvc_packed_health health;
+	uint64_t left;
+
+	if (!packed)
+		return root->capacity_bytes;
+	kvc_packed_health(packed, &health);
+	left = health.segment_bytes < root->capacity_bytes ?
+		       root->capacity_bytes - health.segment_bytes :
+		       0;
+	return left > root->capacity_bytes / FILES_PART ? left : root->capacity_bytes / FILES_PART;
+}
+
 uint64_t kvc_root_room(struct kvc_root *root)
 {
 	uint64_t room = UINT64_MAX, own_bytes;
 
 	if (root->capacity_bytes) {
+		const uint64_t limit = files_limit(root);
+
 		kvc_usage_total(root->usage, &own_bytes, NULL);
-		room = own_bytes < root->capacity_bytes ? root->capacity_bytes - own_bytes : 0;
+		room = own_bytes < limit ? limit - own_bytes : 0;
 	}
 	if (root->min_free_bytes) {
 		struct kvc_usage usage = { .size = sizeof(usage) };

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transfers of packed roots: the steps of a set and a get in a slot. The numbers in the comments are
+ * those of docs/packed.md. */
+#include "core/xfer_session.h"
+
+#include "core/checksum.h"
+#include "core/format.h"
+#include "core/ranges.h"
+#include "core/stats.h"
+#include "core/store.h"
+#include "core/trailer.h"
+#include "core/verify.h"
+
+#include <errno.h>
+
+void kvc_session_enter_index(struct kvc_session *s, struct kvc_request *list)
+{
+	struct kvc_packed_arena *arena = NULL;
+	uint32_t count = 0;
+	uint64_t stamp;
+
+	for (struct kvc_request *r = list; r; r = r->next) {
+		count += r->packed;
+		arena = arena ? arena : r->arena;
+	}
+	if (!arena)
+		return;
+	s->packed = kvc_packed_of(arena);
+	s->turn = kvc_packed_enter(s->packed);
+	stamp = kvc_packed_stamps(s->packed, count);
+	for (struct kvc_request *r = list; r; r = r->next)
+		if (r->packed)
+			r->stamp = stamp--;
+}
+
+static struct kvc_packed_key key_of(const struct kvc_request *request)
+{
+	return (struct kvc_packed_key){
+		.g = request->g,
+		.v = request->v,
+		.lane = request->lane,
+		.bytes = (uint32_t)request->shape->payload_bytes,
+	};
+}
+
+bool kvc_session_decided_by_index(struct kvc_request *request)
+{
+	const struct kvc_packed_key key = key_of(request);
+	int rc;
+
+	if (!request->packed)
+		return false;
+	rc = request->arena ? kvc_packed_find(request->arena, &key, &request->place) : -ENOENT;
+	if (request->op == KVC_SET) {
+		if (rc || kvc_session_wants_over(request))
+			return false;
+		kvc_packed_touch(request->arena, &request->place, request->stamp);
+		kvc_session_finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_EXISTED, 0));
+		return true;
+	}
+	if (rc)
+		kvc_session_finish(request, kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0));
+	else if (request->op == KVC_EXISTS)
+		kvc_session_finish(request, kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0));
+	else if (request->op == KVC_REMOVE)
+		kvc_session_finish(request, kvc_packed_remove(request->arena, &request->place) ?
+						    kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
+						    kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0));
+	else
+		return false;
+	return true;
+}
+
+/* Nothing could be claimed: who has the space? */
+static struct kvc_result full(int error)
+{
+	if (error != -ENOSPC)
+		return kvc_result_of_errno(-error);
+	return kvc_result_make(KVC_FULL, KVC_CAUSE_NO_SPACE, ENOSPC);
+}
+
+void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
+{
+	struct kvc_request *request = slot->request;
+	const uint32_t intent =
+		s->queue->number * KVC_QUEUE_SLOTS + (uint32_t)(slot - s->queue->slots);
+	int rc = 0;
+
+	request->step = request->op == KVC_GET ? KVC_STEP_SLOT_READ : KVC_STEP_SLOT_WRITE;
+	if (request->op == KVC_SET)
+		rc = request->arena ? kvc_packed_claim(request->arena, intent, &request->place) :
+				      -ENOSPC;
+	if (rc) {
+		kvc_session_finish(request, full(rc));
+		kvc_session_give_slot(s, slot);
+		return;
+	}
+	kvc_session_begin_step(s, slot);
+}
+
+/* GET 4 and 5. */
+static struct kvc_result judge_slot(struct kvc_slot *slot, const struct kvc_completion *c)
+{
+	const struct kvc_request *request = slot->request;
+	const struct kvc_packed_place *place = &request->place;
+	const bool off = request->root->store->settings->verify == KVC_VERIFY_OFF &&
+			 !kvc_packed_is_suspect(place);
+	uint64_t checksum;
+
+	if (!kvc_packed_is_same(place))
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, 0);
+	if ((uint64_t)c->result < request->shape->stored_bytes - KVC_TRAILER_BYTES)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_SHORT, 0);
+	if (place->checksum_kind >= KVC_CHECKSUM_CALLER)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	/* Nobody can tell whether its bytes came through the reboot. */
+	if (kvc_packed_is_suspect(place) && place->checksum_kind == KVC_CHECKSUM_NONE)
+		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
+	checksum = kvc_ranges_finish_read(slot, off ? KVC_CHECKSUM_NONE : place->checksum_kind);
+	if (off || checksum == place->checksum)
+		return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+	/* Recycled while it was hashed? */
+	if (!kvc_packed_is_same(place))
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, 0);
+	return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_CHECKSUM, 0);
+}
+
+void kvc_session_slot_read(struct kvc_session *s, struct kvc_slot *slot,
+			   const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	struct kvc_result result;
+
+	if (c->result < 0) {
+		kvc_session_finish(request, kvc_result_of_errno((int)-c->result));
+		kvc_session_give_slot(s, slot);
+		return;
+	}
+	result = judge_slot(slot, c);
+	if (kvc_session_read_again(s, slot, result))
+		return;
+	kvc_session_finish(request, result);
+	if (result.status == KVC_OK) {
+		kvc_packed_touch(request->arena, &request->place, request->stamp);
+		if (kvc_packed_is_suspect(&request->place))
+			kvc_packed_trust(request->arena, &request->place);
+	} else if (result.status == KVC_CORRUPT && kvc_verify_removable(request, result) &&
+		   kvc_packed_remove(request->arena, &request->place)) {
+		kvc_counters_add(request->root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
+	}
+	kvc_session_give_slot(s, slot);
+}
+
+/* SET 4 to 6. */
+static void publish_slot(struct kvc_session *s, struct kvc_slot *slot)
+{
+	struct kvc_request *request = slot->request;
+	const struct kvc_packed_key key = key_of(request);
+	const struct kvc_packed_meta meta = {
+		.key = &key,
+		.checksum = slot->checksum,
+		.parent_g = request->parent_g,
+		.stamp = request->stamp,
+		.pool_fingerprint = request->shape->pool_fingerprint,
+		.shape = request->shape,
+		.name = request->name,
+		.name_bytes = request->name_bytes,
+		.depth = request->depth,
+		.checksum_kind = (uint8_t)request->root->store->checksum_kind,
+		.overwrite = kvc_session_wants_over(request),
+	};
+	const int rc = kvc_packed_publish(request->arena, &request->place, &meta);
+
+	kvc_session_finish(request,
+			   rc < 0 ? kvc_result_of_errno(-rc) :
+				    kvc_result_make(KVC_OK, rc ? KVC_CAUSE_EXISTED : KVC_CAUSE_NONE,
+						    0));
+	kvc_session_give_slot(s, slot);
+}
+
+void kvc_session_slot_written(struct kvc_session *s, struct kvc_slot *slot,
+			      const struct kvc_completion *c)
+{
+	struct kvc_request *request = slot->request;
+	const struct kvc_settings *settings = request->root->store->settings;
+	const uint64_t want = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+
+	if (c->result < 0 ||
+	    (request->step == KVC_STEP_SLOT_WRITE && (uint64_t)c->result != want)) {
+		kvc_packed_abandon(request->arena, &request->place);
+		kvc_session_finish(request,
+				   kvc_result_of_errno(c->result < 0 ? (int)-c->result : EIO));
+		kvc_session_give_slot(s, slot);
+		return;
+	}
+	if (!slot->has_checksum)
+		kvc_ranges_checksum(slot);
+	if (request->step == KVC_STEP_SLOT_WRITE &&
+	    settings->durability == KVC_DURABILITY_FDATASYNC) {
+		request->step = KVC_STEP_SLOT_SYNC;
+		kvc_session_begin_step(s, slot);
+		return;
+	}
+	publish_slot(s, slot);
+}
+
+bool kvc_session_hash_one(struct kvc_session *s)
+{
+	struct kvc_queue *queue = s->queue;
+
+	for (uint32_t i = 0; queue->unhashed > 0 && i < queue->depth; i++) {
+		struct kvc_slot *slot = &queue->slots[(s->hash_next + i) % queue->depth];
+
+		if (!slot->in_flight || slot->has_checksum ||
+		    slot->request->step != KVC_STEP_SLOT_WRITE)
+			continue;
+		kvc_ranges_checksum(slot);
+		queue->unhashed--;
+		s->hash_next = (s->hash_next + i + 1) % queue->depth;
+		return true;
+	}
+	return false;
+}
