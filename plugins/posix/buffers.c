@@ -2,6 +2,7 @@
 #include "buffers.h"
 
 #include "posix.h"
+#include "table.h"
 
 #include <errno.h>
 #include <liburing.h>
@@ -20,19 +21,6 @@
 #define MEMBERS_OWN    2u  /* each costs the kernel about 5 MiB per GiB */
 /* Pages are made in steps: a step keeps the memory map of the process locked. */
 #define FAULT_BYTES    (UINT64_C(4) << 20)
-#define CLEAR_SLOTS    64u
-
-/* linux/io_uring.h of 6.13. */
-#define RING_CLONE_BUFFERS 30u
-#define RING_CLONE_REPLACE (1u << 1)
-struct ring_clone {
-	uint32_t source_fd;
-	uint32_t flags;
-	uint32_t source_slot;
-	uint32_t slot;
-	uint32_t count; /* 0 = all */
-	uint32_t reserved[3];
-};
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -52,10 +40,11 @@ struct posix_buffers {
 	_Atomic pid_t owner; /* of the thread, or 0: there is none. A forked child has none */
 	pthread_t thread;
 	struct io_uring ring;
-	uint32_t taken;	   /* bit m: there is a member m */
-	uint32_t fresh;	   /* bit m: its ring is to get a table */
-	uint32_t prepared; /* bit m: it has one */
-	uint32_t touched;  /* bit m: the thread is at its ring */
+	struct io_uring trial; /* pins a page of memory that is to be registered */
+	uint32_t taken;	       /* bit m: there is a member m */
+	uint32_t fresh;	       /* bit m: its ring is to get a table */
+	uint32_t prepared;     /* bit m: it has one */
+	uint32_t touched;      /* bit m: the thread is at its ring */
 	_Atomic uint32_t vacancies;
 	int member_fds[MEMBERS_SHARED];
 	bool slots[POSIX_PIECES_MAX]; /* taken */
@@ -89,68 +78,6 @@ __attribute__((format(printf, 2, 3))) static void tell(const struct posix_buffer
 	(void)vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	buffers->host->log_debug(buffers->host->context, text);
-}
-
-/* ---------------------------------------------------------------- tables of rings */
-
-static int table_make(int fd)
-{
-	struct io_uring_rsrc_register table = { .nr = POSIX_PIECES_MAX,
-						.flags = IORING_RSRC_REGISTER_SPARSE };
-
-	return posix_ring_register(fd, IORING_REGISTER_BUFFERS2, &table, sizeof(table));
-}
-
-static int table_pin(int fd, uint32_t slot, void *addr, uint64_t bytes)
-{
-	struct iovec iov = { .iov_base = addr, .iov_len = bytes };
-	struct io_uring_rsrc_update2 update = { .offset = slot, .data = (uintptr_t)&iov, .nr = 1 };
-	int result =
-		posix_ring_register(fd, IORING_REGISTER_BUFFERS_UPDATE, &update, sizeof(update));
-
-	return result < 0 ? result : 0;
-}
-
-static void table_clear(int fd, uint32_t slot, uint32_t count)
-{
-	static struct iovec none[CLEAR_SLOTS];
-
-	while (count > 0) {
-		uint32_t n = count < CLEAR_SLOTS ? count : CLEAR_SLOTS;
-		struct io_uring_rsrc_update2 update = { .offset = slot,
-							.data = (uintptr_t)none,
-							.nr = n };
-
-		(void)posix_ring_register(fd, IORING_REGISTER_BUFFERS_UPDATE, &update,
-					  sizeof(update));
-		slot += n;
-		count -= n;
-	}
-}
-
-static int table_copy(int from_fd, int to_fd, struct ring_clone clone)
-{
-	int result;
-
-	clone.source_fd = (uint32_t)from_fd;
-	result = posix_ring_register(to_fd, RING_CLONE_BUFFERS, &clone, 1);
-	return result < 0 ? result : 0;
-}
-
-/* Both ways in which tables are copied later, between tables without buffers. */
-static bool can_share(const struct posix_buffers *buffers)
-{
-	const struct ring_clone one = { .flags = RING_CLONE_REPLACE, .count = 1 };
-	const struct ring_clone all = { .count = 0 };
-	struct io_uring other;
-	bool can;
-
-	if (io_uring_queue_init(1, &other, 0) != 0)
-		return false;
-	can = table_copy(buffers->ring.ring_fd, other.ring_fd, all) == 0 &&
-	      table_copy(buffers->ring.ring_fd, other.ring_fd, one) == 0;
-	io_uring_queue_exit(&other);
-	return can;
 }
 
 /* ---------------------------------------------------------------- the thread */
@@ -187,7 +114,7 @@ static int piece_pin(struct posix_buffers *buffers, const struct posix_region *r
 
 	if (!pages_make(buffers, region, (uintptr_t)addr, (uintptr_t)addr + bytes))
 		return -ECANCELED;
-	return table_pin(fd, region->slot + piece, addr, bytes);
+	return posix_table_pin(fd, region->slot + piece, addr, bytes);
 }
 
 /* Takes the region out of all tables. Without the lock for a while: nothing but this thread
@@ -204,10 +131,11 @@ static void region_clear(struct posix_buffers *buffers, struct posix_region *reg
 	pthread_mutex_unlock(&buffers->lock);
 	for (uint32_t m = 0; m < MEMBERS_SHARED; m++) {
 		if ((members & (1u << m)) != 0)
-			table_clear(buffers->member_fds[m], region->slot, region->piece_count);
+			posix_table_clear(buffers->member_fds[m], region->slot,
+					  region->piece_count);
 	}
 	if (buffers->shared)
-		table_clear(buffers->ring.ring_fd, region->slot, region->piece_count);
+		posix_table_clear(buffers->ring.ring_fd, region->slot, region->piece_count);
 	pthread_mutex_lock(&buffers->lock);
 	buffers->touched = 0;
 }
@@ -269,9 +197,6 @@ static void job_give(struct posix_buffers *buffers, const struct job *job)
 	struct posix_region *region = job->region;
 	struct posix_piece *piece = &region->pieces[job->piece];
 	const uint32_t slot = region->slot + job->piece;
-	const struct ring_clone one = {
-		.flags = RING_CLONE_REPLACE, .source_slot = slot, .slot = slot, .count = 1
-	};
 	const uint32_t bit = 1u << job->member;
 	int fd = buffers->member_fds[job->member];
 	int error;
@@ -279,7 +204,7 @@ static void job_give(struct posix_buffers *buffers, const struct job *job)
 	buffers->current = region;
 	buffers->touched = bit;
 	pthread_mutex_unlock(&buffers->lock);
-	error = buffers->shared ? table_copy(buffers->ring.ring_fd, fd, one) :
+	error = buffers->shared ? posix_table_copy_slot(buffers->ring.ring_fd, fd, slot) :
 				  piece_pin(buffers, region, job->piece, fd);
 	pthread_mutex_lock(&buffers->lock);
 	buffers->current = NULL;
@@ -310,14 +235,14 @@ static void member_mark(struct posix_buffers *buffers, uint32_t bit, int error)
 /* A new member gets a table, and in it all that is pinned. */
 static void job_prepare(struct posix_buffers *buffers, uint32_t member)
 {
-	const struct ring_clone all = { .count = 0 };
 	const uint32_t bit = 1u << member;
 	int fd = buffers->member_fds[member];
 	int error;
 
 	buffers->touched = bit;
 	pthread_mutex_unlock(&buffers->lock);
-	error = buffers->shared ? table_copy(buffers->ring.ring_fd, fd, all) : table_make(fd);
+	error = buffers->shared ? posix_table_copy(buffers->ring.ring_fd, fd) :
+				  posix_table_make(fd);
 	pthread_mutex_lock(&buffers->lock);
 	buffers->touched = 0;
 	if (error != 0)
@@ -437,9 +362,9 @@ void posix_buffers_destroy(struct posix_buffers *buffers)
 		pthread_mutex_unlock(&buffers->lock);
 		pthread_join(buffers->thread, NULL);
 		/* At once: closing the ring would do it at some time later. */
-		(void)posix_ring_register(buffers->ring.ring_fd, IORING_UNREGISTER_BUFFERS, NULL,
-					  0);
+		posix_table_end(buffers->ring.ring_fd);
 		io_uring_queue_exit(&buffers->ring);
+		io_uring_queue_exit(&buffers->trial);
 	}
 	while (buffers->first != NULL)
 		region_free(buffers, &buffers->first);
@@ -472,17 +397,22 @@ static int buffers_start(struct posix_buffers *buffers)
 	error = io_uring_queue_init(1, &buffers->ring, 0);
 	if (error != 0)
 		goto refuse;
-	error = table_make(buffers->ring.ring_fd);
+	error = io_uring_queue_init(1, &buffers->trial, 0);
 	if (error != 0)
 		goto close_ring;
-	buffers->shared = can_share(buffers);
+	error = posix_table_make(buffers->ring.ring_fd);
+	if (error != 0)
+		goto close_trial;
+	buffers->shared = posix_table_copies(buffers->ring.ring_fd);
 	atomic_store(&buffers->vacancies, buffers->shared ? MEMBERS_SHARED : MEMBERS_OWN);
 	error = thread_start(buffers);
 	if (error != 0)
-		goto close_ring;
+		goto close_trial;
 	atomic_store(&buffers->owner, getpid());
 	return 0;
 
+close_trial:
+	io_uring_queue_exit(&buffers->trial);
 close_ring:
 	io_uring_queue_exit(&buffers->ring);
 refuse:
@@ -531,6 +461,17 @@ static int limit_check(const struct posix_buffers *buffers, uint64_t bytes)
 	return -ENOMEM;
 }
 
+/* Both ends: memory that cannot be pinned at all is refused while somebody listens. */
+static int ends_check(const struct posix_buffers *buffers, const struct kvc_memory *memory)
+{
+	int error = posix_table_try(buffers->trial.ring_fd, memory->addr, memory->bytes);
+
+	if (error != 0)
+		posix_reason(buffers->host, "the kernel cannot pin this memory: %s",
+			     strerror(-error));
+	return error;
+}
+
 static int slots_take(struct posix_buffers *buffers, uint32_t count, uint32_t *out)
 {
 	uint32_t run = 0;
@@ -552,8 +493,8 @@ static int region_add(struct posix_buffers *buffers, const struct kvc_memory *me
 		      struct posix_region **out)
 {
 	uint64_t pieces = (memory->bytes - 1) / POSIX_PIECE_BYTES + 1;
-	struct posix_region *region;
 	uint32_t count = pieces <= POSIX_PIECES_MAX ? (uint32_t)pieces : POSIX_PIECES_MAX + 1;
+	struct posix_region *region;
 	int error = limit_check(buffers, memory->bytes);
 
 	if (error != 0)
@@ -562,10 +503,11 @@ static int region_add(struct posix_buffers *buffers, const struct kvc_memory *me
 	if (region == NULL)
 		return -ENOMEM;
 	error = slots_take(buffers, count, &region->slot);
-	if (error != 0) {
-		free(region);
-		return error;
-	}
+	if (error != 0)
+		goto free_region;
+	error = ends_check(buffers, memory);
+	if (error != 0)
+		goto free_slots;
 	region->addr = memory->addr;
 	region->bytes = memory->bytes;
 	region->piece_count = count;
@@ -573,6 +515,12 @@ static int region_add(struct posix_buffers *buffers, const struct kvc_memory *me
 	buffers->last = &region->next;
 	*out = region;
 	return 0;
+
+free_slots:
+	slots_set(buffers, region->slot, count, false);
+free_region:
+	free(region);
+	return error;
 }
 
 int posix_buffers_register(struct posix_buffers *buffers, const struct kvc_memory *memory,
@@ -688,7 +636,7 @@ void posix_buffers_leave(struct posix_buffers *buffers, int member)
 			atomic_fetch_and(&region->pieces[i].held, ~bit);
 		}
 	}
-	(void)posix_ring_register(buffers->member_fds[member], IORING_UNREGISTER_BUFFERS, NULL, 0);
+	posix_table_end(buffers->member_fds[member]);
 	buffers->taken &= ~bit;
 	atomic_fetch_add(&buffers->vacancies, 1);
 	pthread_mutex_unlock(&buffers->lock);

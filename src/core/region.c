@@ -199,6 +199,27 @@ static int use_again(struct kvc_store *store, struct kvc_region *region)
 	return 0;
 }
 
+/* A plugin that cannot is no failure: transfers work without, a little slower. */
+static void region_register(struct kvc_store *store, struct kvc_region *region)
+{
+	const struct kvc_plugin *ops = &store->backend->module->ops;
+	const char *reason;
+	int rc;
+
+	(void)kvc_backend_reason();
+	rc = ops->memory_register(store->backend->handle, &region->memory, &region->registration);
+	if (rc >= 0)
+		return;
+	region->registration = 0;
+	if (rc == -ENOTSUP)
+		return;
+	reason = kvc_backend_reason();
+	kvc_log(KVC_LOG_WARNING,
+		"plugin %s did not register %llu bytes of memory (%s): transfers go on without",
+		ops->name, (unsigned long long)region->memory.bytes,
+		reason[0] ? reason : strerror(-rc));
+}
+
 int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory,
 			struct kvc_region **out)
 {
@@ -231,16 +252,7 @@ int kvc_memory_register(struct kvc_store *store, const struct kvc_memory *memory
 	region->store = store;
 	region->memory = *memory;
 	region->users = 1;
-	/* A plugin that cannot is no failure: transfers work without, a little slower. */
-	rc = ops->memory_register(store->backend->handle, memory, &region->registration);
-	if (rc < 0) {
-		region->registration = 0;
-		if (rc != -ENOTSUP)
-			kvc_log(KVC_LOG_WARNING,
-				"plugin %s did not register %llu bytes of memory (%s): transfers "
-				"go on without",
-				ops->name, (unsigned long long)memory->bytes, strerror(-rc));
-	}
+	region_register(store, region);
 	rc = publish(store, region, NULL);
 	if (rc) {
 		if (region->registration)

@@ -616,6 +616,30 @@ static void memory_with_a_hole_goes_unregistered(void **state)
 	munmap(map, 16 * MIB);
 }
 
+/* What cannot be pinned at all is refused while the caller listens. */
+static void memory_that_is_not_there_is_a_clear_refusal(void **state)
+{
+	void *map = mmap(NULL, 64 * KIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const struct kvc_memory region = {
+		.size = sizeof(region), .kind = KVC_MEMORY_HOST, .addr = map, .bytes = 64 * KIB
+	};
+	uint64_t registration = 0;
+	struct rig rig;
+
+	(void)state;
+	assert_ptr_not_equal(map, MAP_FAILED);
+	rig_open(&rig);
+	reason[0] = '\0';
+	assert_int_equal(plugin->memory_register(rig.backend, &region, &registration), -EFAULT);
+	assert_int_equal(registration, 0);
+	assert_non_null(strstr(reason, "cannot pin"));
+	registration = region_new(&rig, memory, MIB);
+	until_fixed(&rig, rig.queue, memory, registration);
+	region_end(&rig, registration);
+	rig_close(&rig);
+	munmap(map, 64 * KIB);
+}
+
 /* A buffer that the ring does not have after all: the operation is done without, and the next one
  * is not harmed. */
 static void refused_requests_are_repeated_without(void **state)
@@ -962,6 +986,7 @@ int main(void)
 		BOTH(queues_come_and_go),
 		BOTH(regions_come_and_go_during_io),
 		BOTH(closing_ends_it_all),
+		ONCE(memory_that_is_not_there_is_a_clear_refusal),
 		ONCE(bad_calls_are_refused),
 		ONCE(too_little_locked_memory_is_a_clear_refusal),
 		ONCE(a_forked_child_registers_nothing),
