@@ -19,6 +19,7 @@
 #include "core/mapfile.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define KVC_PACKED_FOLDER	KVC_HOUSEKEEPING_FOLDER "/packed"
@@ -81,6 +82,10 @@ struct kvc_packed_shm {
 	_Alignas(4096) struct kvc_packed_entry processes[KVC_PACKED_PROCESSES];
 	_Alignas(4096) struct kvc_packed_record arenas[KVC_PACKED_ARENAS];
 };
+
+_Static_assert(offsetof(struct kvc_packed_shm, clock) == 256, "stored form");
+_Static_assert(offsetof(struct kvc_packed_shm, processes) == 4096, "stored form");
+_Static_assert(offsetof(struct kvc_packed_shm, arenas) == 12288, "stored form");
 
 /* 0: none; else arena (16) | reference (40), + 1 so that it is never 0 (see kvc_packed_intent()). */
 struct kvc_packed_intents {
