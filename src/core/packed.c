@@ -417,10 +417,9 @@ uint32_t kvc_packed_enter(struct kvc_packed *packed)
 
 		atomic_fetch_add(&packed->active[turn & 1], 1);
 		if (atomic_load(&packed->turn) == turn)
-			break;
+			return turn;
 		atomic_fetch_sub(&packed->active[turn & 1], 1);
 	}
-	return atomic_load(&packed->turn);
 }
 
 void kvc_packed_leave(struct kvc_packed *packed, uint32_t turn)
@@ -437,6 +436,12 @@ bool kvc_packed_is_gone(struct kvc_packed *packed)
 			packed->root->location);
 	}
 	return atomic_load_explicit(&packed->gone, memory_order_relaxed);
+}
+
+bool kvc_packed_is_there(const struct kvc_packed *packed)
+{
+	return !atomic_load_explicit(&packed->gone, memory_order_relaxed) &&
+	       !kvc_packed_map_removed(&packed->shm_map);
 }
 
 /* ---------------------------------------------------------------- open, close */
