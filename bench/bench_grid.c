@@ -137,6 +137,17 @@ static void map_memory(struct grid *grid)
 	grid_memory_map(&grid->memory, tensor_bytes);
 }
 
+static void begin_store(struct grid_store *store)
+{
+	if (store->left_out[0] == '\0')
+		grid_store_begin(store);
+	if (store->left_out[0] != '\0')
+		fprintf(stderr, "bench_grid: %s, %s, %s, %s, %llu KiB: left out: %s\n",
+			grid_layout_names[store->layout], grid_engine_names[store->engine],
+			store->direct ? "direct" : "cached", grid_checksum_names[store->checksum],
+			(unsigned long long)(store->part_bytes >> 10), store->left_out);
+}
+
 static void run_turn(struct grid *grid, uint32_t turn, bool record)
 {
 	if (turn >= grid->store_count) {
@@ -174,6 +185,8 @@ static uint32_t report_all(struct grid *grid)
 	for (uint32_t i = 0; i < grid->store_count; i++) {
 		const struct grid_store *store = &grid->stores[i];
 
+		if (store->left_out[0] != '\0')
+			continue;
 		grid_report_store(store);
 		for (uint32_t k = 0; k < store->shape_count; k++)
 			for (uint32_t m = 0; m < store->shapes[k].cell_count; m++)
@@ -222,10 +235,10 @@ int main(int argc, char **argv)
 	make_fio(&grid);
 	map_memory(&grid);
 	for (uint32_t i = 0; i < grid.store_count; i++)
-		if (grid.stores[i].left_out[0] == '\0')
-			grid_store_begin(&grid.stores[i]);
+		begin_store(&grid.stores[i]);
 	run_all(&grid);
 	bad = report_all(&grid);
+	fflush(stdout);
 	for (uint32_t i = 0; i < grid.store_count; i++)
 		grid_store_end(&grid.stores[i]);
 	free_all(&grid);

@@ -146,12 +146,6 @@ void grid_report_store(const struct grid_store *store)
 		.part_bytes = store->part_bytes,
 	};
 
-	if (store->left_out[0] != '\0') {
-		fprintf(stderr, "bench_grid: %s, %s, %s, %llu KiB: left out: %s\n", line.layout,
-			line.engine, line.checksum, (unsigned long long)(line.part_bytes >> 10),
-			store->left_out);
-		return;
-	}
 	for (uint32_t i = 0; i < store->shape_count; i++) {
 		const struct grid_shape *shape = &store->shapes[i];
 

@@ -127,7 +127,7 @@ static void described(struct kvc_store *store, const char *name, char *out, size
 	if (at != NULL) {
 		at += strlen(name);
 		at += strspn(at, " ");
-		(void)snprintf(out, bytes, "%.*s", (int)strcspn(at, " \n"), at);
+		(void)snprintf(out, bytes, "%.*s", (int)strcspn(at, " ,\n"), at);
 	}
 	free(text);
 }
