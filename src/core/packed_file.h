@@ -109,9 +109,9 @@ int kvc_packed_lock_open(struct kvc_packed_dir *dir, const char *name, bool read
 			 struct kvc_packed_lock **out);
 void kvc_packed_lock_close(struct kvc_packed_lock *lock); /* NULL: nothing */
 
-/* try: -EAGAIN when others hold it; -EROFS: exclusive, and opened read_only. wait: -ETIMEDOUT at deadline_ns (CLOCK_MONOTONIC). Taking a
- * byte that is held in the other mode converts it. The threads of one opening do not exclude each
- * other: a mutex does. */
+/* try: -EAGAIN when others hold it; -EROFS: exclusive, and opened read_only. wait: -ETIMEDOUT at
+ * deadline_ns (CLOCK_MONOTONIC). Taking a byte that is held in the other mode converts it. The
+ * threads of one opening do not exclude each other: a mutex does. */
 int kvc_packed_lock_try(struct kvc_packed_lock *lock, uint32_t byte, bool exclusive);
 int kvc_packed_lock_wait(struct kvc_packed_lock *lock, uint32_t byte, bool exclusive,
 			 uint64_t deadline_ns);

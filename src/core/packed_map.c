@@ -59,6 +59,16 @@ void kvc_packed_map_fork_done(void)
 
 /* ---------------------------------------------------------------- the handler */
 
+/* ThreadSanitizer replaces an atomic access to a mapped file by a function that holds a lock of its
+ * own while the page fault happens: what it would put into the handler waits for that lock. */
+#if defined(__clang__) && __has_attribute(disable_sanitizer_instrumentation)
+#define IN_HANDLER __attribute__((disable_sanitizer_instrumentation))
+#elif defined(__GNUC__)
+#define IN_HANDLER __attribute__((no_sanitize_thread))
+#else
+#define IN_HANDLER
+#endif
+
 /* What the handler needs to know of a guard. */
 struct guarded {
 	uintptr_t begin;
@@ -68,7 +78,7 @@ struct guarded {
 	_Atomic uint64_t *replaced;
 };
 
-static bool read_guard(const struct guard *guard, uintptr_t address, struct guarded *out)
+IN_HANDLER static bool read_guard(const struct guard *guard, uintptr_t address, struct guarded *out)
 {
 	const uint32_t before = atomic_load(&guard->changes);
 
@@ -85,13 +95,13 @@ static bool read_guard(const struct guard *guard, uintptr_t address, struct guar
 
 /* Zeros in the place of the file. The system call itself: nothing may stand before it that is not
  * made for signal handlers. */
-static bool map_zeros(uintptr_t at, size_t bytes, int protection)
+IN_HANDLER static bool map_zeros(uintptr_t at, size_t bytes, int protection)
 {
 	return syscall(SYS_mmap, at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		       0) == (long)at;
 }
 
-static bool replace_page(const struct guarded *guarded, uintptr_t address, bool poisoned)
+IN_HANDLER static bool replace_page(const struct guarded *guarded, uintptr_t address, bool poisoned)
 {
 	const uintptr_t page = address & ~(page_bytes - 1);
 	const size_t number = (page - guarded->begin) / page_bytes;
@@ -113,7 +123,7 @@ static bool replace_page(const struct guarded *guarded, uintptr_t address, bool 
 }
 
 /* Whether the fault was in a guarded mapping, and its page is there now. */
-static bool handle_fault(const siginfo_t *info)
+IN_HANDLER static bool handle_fault(const siginfo_t *info)
 {
 	const uintptr_t address = (uintptr_t)info->si_addr;
 	struct guarded guarded;
@@ -129,7 +139,7 @@ static bool handle_fault(const siginfo_t *info)
 }
 
 /* The default ends the process: by the fault itself, which happens again, or by the signal. */
-static void default_action(const siginfo_t *info)
+IN_HANDLER static void default_action(const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
 
@@ -139,7 +149,7 @@ static void default_action(const siginfo_t *info)
 		(void)raise(SIGBUS);
 }
 
-static void on_sigbus(int signal_number, siginfo_t *info, void *context)
+IN_HANDLER static void on_sigbus(int signal_number, siginfo_t *info, void *context)
 {
 	const int error = errno;
 
