@@ -86,6 +86,7 @@ struct one {
 	uint32_t op;
 	uint32_t flags;
 	const char *name;
+	struct kvc_plugin_container *container; /* NULL: the object `name` */
 	uint64_t offset;
 	void *buffer;
 	uint64_t bytes;
@@ -117,6 +118,7 @@ static int64_t run_one(struct kvc_root *root, const struct one *one, struct kvc_
 		memcpy(slot->bounce, one->buffer, one->bytes);
 	d->op = one->op;
 	d->flags = one->flags;
+	d->container = one->container;
 	d->offset = one->offset;
 	d->name_bytes = (uint32_t)snprintf(slot->path, sizeof(slot->path), "%s", one->name);
 	d->range_count = one->bytes ? 1 : 0;
@@ -186,6 +188,19 @@ int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t vers
 	return (int)run_one(root, &one, NULL);
 }
 
+int64_t kvc_root_read_container(struct kvc_root *root, struct kvc_plugin_container *container,
+				uint64_t offset, void *buffer, uint64_t bytes)
+{
+	const struct one one = { .op = KVC_OP_READ,
+				 .name = "",
+				 .container = container,
+				 .offset = offset,
+				 .buffer = buffer,
+				 .bytes = bytes };
+
+	return run_one(root, &one, NULL);
+}
+
 int64_t kvc_root_read_text(struct kvc_root *root, const char *name, char *buffer, size_t capacity)
 {
 	const uint64_t bytes = kvc_block_align(capacity);
@@ -251,11 +266,19 @@ static int read_identity(struct kvc_root *root, struct kvc_rootid *out)
 	return rc;
 }
 
+/* Why, as kvc_packed_possible() has just said. */
+static int cannot_be_packed(int error)
+{
+	char why[512];
+
+	(void)snprintf(why, sizeof(why), "%s", kvc_last_error());
+	return kvc_fail(error, "storage layout \"packed\": %s", why);
+}
+
 /* Layout of a new root: as told, else packed where that works and pays. */
 static int choose_layout(struct kvc_root *root, const char **out)
 {
 	const struct kvc_settings *settings = root->store->settings;
-	const unsigned mark = kvc_fail_mark();
 	int rc;
 
 	*out = "files";
@@ -265,7 +288,7 @@ static int choose_layout(struct kvc_root *root, const char **out)
 	rc = kvc_packed_possible(root);
 	if (settings->storage_layout == KVC_STORAGE_PACKED) {
 		*out = "packed";
-		return kvc_fail_since(mark, rc, "storage_layout = \"packed\"");
+		return rc ? cannot_be_packed(rc) : 0;
 	}
 	/* Who does without the cleaner has not agreed to eviction. */
 	if (rc == 0 && settings->l3_cleaner_enabled && root->attributes.local_path &&
@@ -304,6 +327,7 @@ static int check_layout(struct kvc_root *root, const char *layout)
 		[KVC_STORAGE_FILES] = "files", [KVC_STORAGE_PACKED] = "packed"
 	};
 	const enum kvc_storage_layout asked = root->store->settings->storage_layout;
+	int rc;
 
 	root->is_packed = strcmp(layout, "packed") == 0;
 	if (!root->is_packed && strcmp(layout, "files") != 0)
@@ -317,7 +341,9 @@ static int check_layout(struct kvc_root *root, const char *layout)
 				"\"%s\"; `kvcellar convert` moves its objects to a root of another "
 				"layout",
 				root->location, layout, words[asked]);
-	return 0;
+	/* It may have been copied to a place where that layout does not work. */
+	rc = root->is_packed ? kvc_packed_possible(root) : 0;
+	return rc && rc != -EROFS ? cannot_be_packed(rc) : 0;
 }
 
 static int check_identity(struct kvc_root *root)

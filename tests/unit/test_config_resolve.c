@@ -337,14 +337,24 @@ static void test_watermarks(void **state)
 
 static void test_storage_layout(void **state)
 {
+	struct kvc_settings *settings;
+
 	(void)state;
 	assert_contains(error_of("storage_layout = \"packed\"\nnaming = \"nixl\"\n"), "naming");
 	assert_contains(error_of("storage_layout = \"packed\"\nl3_cleaner_enabled = false\n"),
 			"needs capacity");
-	assert_contains(error_of("storage_layout = \"packed\"\n"), "not built");
-	assert_contains(error_of("storage_layout = \"packed\"\nl3_cleaner_enabled = false\n"
-				 "capacity = \"1GiB\"\n"),
-			"not built");
+	assert_contains(error_of("storage_layout = \"shelves\"\n"), "storage_layout");
+	settings = settings_of("storage_layout = \"packed\"\n");
+	assert_int_equal(settings->storage_layout, KVC_STORAGE_PACKED);
+	kvc_settings_free(settings);
+	settings = settings_of("storage_layout = \"packed\"\nl3_cleaner_enabled = false\n"
+			       "capacity = \"1GiB\"\n");
+	assert_int_equal(settings->storage_layout, KVC_STORAGE_PACKED);
+	assert_int_equal(settings->capacity.bytes, UINT64_C(1) << 30);
+	kvc_settings_free(settings);
+	settings = settings_of("");
+	assert_int_equal(settings->storage_layout, KVC_STORAGE_AUTO);
+	kvc_settings_free(settings);
 	kvc_settings_free(settings_of("storage_layout = \"files\"\nnaming = \"nixl\"\n"));
 }
 

@@ -86,7 +86,8 @@ static void r41_other_versions_and_damage_are_refused(void **state)
 		  -EPROTONOSUPPORT, "shards" },
 		{ "{\"major\": 1, \"minor\": 0, \"incompat\": 4}", "files", "kvcellar",
 		  -EPROTONOSUPPORT, "1.0" },
-		{ "{\"major\": 1, \"minor\": 0}", "packed", "kvcellar", -EINVAL, "packed" },
+		{ "{\"major\": 1, \"minor\": 0}", "packed", "kvcellar", -ENOTSUP, "packed" },
+		{ "{\"major\": 1, \"minor\": 0}", "shelves", "kvcellar", -EINVAL, "shelves" },
 		{ "{\"major\": 1, \"minor\": 0}", "files", "nixl", -EINVAL, "nixl" },
 		{ "7", "files", "kvcellar", -EUCLEAN, "format" },
 	};
