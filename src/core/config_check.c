@@ -61,8 +61,10 @@ static int check_cleaner(struct kvc_effective *effective)
 {
 	if (!json_is_true(json_object_get(effective->top, "l3_cleaner_enabled")))
 		return 0;
-	return kvc_warn(effective, "l3_cleaner_enabled = true: this version has no cleaner yet, "
-				   "nothing is removed when a disk fills up");
+	if (strcmp(top_text(effective, "storage_layout"), "packed") == 0)
+		return 0;
+	return kvc_warn(effective, "l3_cleaner_enabled = true: this version has no cleaner for the "
+				   "files layout, nothing is removed there when a disk fills up");
 }
 
 static int check_layout(const struct kvc_effective *effective)

@@ -36,8 +36,8 @@ const struct kvc_option kvc_top_options[] = {
 	ROW("naming", "string", "", "kvcellar", "kvcellar | nixl", 0,
 	    "How objects are named; nixl shares a directory with HiCacheNixl."),
 	ROW("storage_layout", "string", "", "auto", "auto | files | packed", 0,
-	    "How objects lie in a root; auto takes the best one that the root's file system "
-	    "allows."),
+	    "How objects lie in a new root, which keeps it; auto: packed where the file system "
+	    "allows it and the cleaner is on, else files."),
 	ROW("verify", "string", "", "require", "require | if-present | off", 0,
 	    "Whether a read demands a valid trailer and checksum; if-present also accepts files "
 	    "without one."),
