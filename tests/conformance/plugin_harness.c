@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,10 +83,14 @@ const struct kvc_plugin *harness_load(const char *name)
 
 static void host_log_debug(void *context, const char *text)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct harness *harness = context;
-	size_t used = strlen(harness->debug);
+	size_t used;
 
+	pthread_mutex_lock(&lock);
+	used = strlen(harness->debug);
 	(void)snprintf(harness->debug + used, sizeof(harness->debug) - used, "%s\n", text);
+	pthread_mutex_unlock(&lock);
 }
 
 static void host_reason(void *context, uint64_t cookie, const char *text)
@@ -197,6 +203,87 @@ int harness_root_open(struct harness *harness, const char *location, uint32_t fl
 	return harness->plugin->root_open(harness->backend, &params, out);
 }
 
+/* ---------------------------------------------------------------- memory */
+
+#define ARENA_BYTES (UINT64_C(64) << 20)
+#define ARENA_PAGES (ARENA_BYTES / 4096)
+
+/* Registered as a whole: one region for all buffers, as a host pool is one for all pages. */
+static struct {
+	pthread_mutex_t lock;
+	unsigned char *memory; /* NULL: buffers come from the heap */
+	bool taken[ARENA_PAGES];
+	uint32_t pages[ARENA_PAGES]; /* of the buffer that begins here */
+} arena = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void arena_register(struct harness *harness)
+{
+	const struct kvc_memory region = { .size = sizeof(region),
+					   .kind = KVC_MEMORY_HOST,
+					   .addr = arena.memory,
+					   .bytes = ARENA_BYTES };
+	int rc;
+
+	assert_non_null(harness->plugin->memory_register);
+	rc = harness->plugin->memory_register(harness->backend, &region, &harness->registration);
+	if (rc == -ENOMEM)
+		harness_skip("locked memory is limited: %s", harness->reason);
+	assert_int_equal(rc, 0);
+}
+
+/* NULL: there is no room. */
+static unsigned char *arena_take(uint64_t bytes)
+{
+	uint32_t pages = (uint32_t)((bytes + 4095) / 4096);
+	unsigned char *found = NULL;
+	uint32_t run = 0;
+
+	pthread_mutex_lock(&arena.lock);
+	for (uint32_t i = 0; arena.memory && !found && i < ARENA_PAGES; i++) {
+		run = arena.taken[i] ? 0 : run + 1;
+		if (run < pages)
+			continue;
+		arena.pages[i + 1 - pages] = pages;
+		for (uint32_t j = i + 1 - pages; j <= i; j++)
+			arena.taken[j] = true;
+		found = arena.memory + (uint64_t)(i + 1 - pages) * 4096;
+	}
+	pthread_mutex_unlock(&arena.lock);
+	return found;
+}
+
+static bool arena_has(const void *buffer)
+{
+	uintptr_t from = (uintptr_t)arena.memory;
+
+	return arena.memory && (uintptr_t)buffer >= from && (uintptr_t)buffer < from + ARENA_BYTES;
+}
+
+unsigned char *buffer_new(uint64_t bytes)
+{
+	void *buffer = arena_take(bytes + 4096);
+
+	if (!buffer)
+		assert_int_equal(posix_memalign(&buffer, 4096, bytes + 4096), 0);
+	memset(buffer, 0xaa, bytes + 4096);
+	return buffer;
+}
+
+void buffer_free(unsigned char *buffer)
+{
+	uint64_t page;
+
+	if (!arena_has(buffer)) {
+		free(buffer);
+		return;
+	}
+	page = (uint64_t)(buffer - arena.memory) / 4096;
+	pthread_mutex_lock(&arena.lock);
+	for (uint32_t i = 0; i < arena.pages[page]; i++)
+		arena.taken[page + i] = false;
+	pthread_mutex_unlock(&arena.lock);
+}
+
 void harness_open(struct harness *harness, const struct harness_parameters *parameters,
 		  const char *location)
 {
@@ -219,6 +306,15 @@ void harness_open(struct harness *harness, const struct harness_parameters *para
 	if (parameters->direct && !harness_has(harness, KVC_ATTRIBUTE_DIRECT))
 		harness_skip("no direct I/O on %s: %s", harness->attributes.file_system,
 			     harness->attributes.note);
+	if (parameters->registered && !arena.memory) {
+		void *memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		assert_ptr_not_equal(memory, MAP_FAILED);
+		arena.memory = memory;
+	}
+	if (parameters->registered)
+		arena_register(harness);
 }
 
 void harness_close(struct harness *harness)
@@ -227,6 +323,10 @@ void harness_close(struct harness *harness)
 
 	if (rc < 0)
 		fail_msg("root_close: %d, %s", rc, harness->reason);
+	if (harness->registration)
+		assert_int_equal(harness->plugin->memory_deregister(harness->backend,
+								    harness->registration),
+				 0);
 	rc = harness->plugin->backend_close(harness->backend);
 	if (rc < 0)
 		fail_msg("backend_close: %d, %s", rc, harness->reason);
@@ -244,15 +344,6 @@ uint64_t harness_round(const struct harness *harness, uint64_t bytes)
 bool harness_has(const struct harness *harness, uint32_t flag)
 {
 	return harness->attributes.flags & flag;
-}
-
-unsigned char *buffer_new(uint64_t bytes)
-{
-	void *buffer = NULL;
-
-	assert_int_equal(posix_memalign(&buffer, 4096, bytes + 4096), 0);
-	memset(buffer, 0xaa, bytes + 4096);
-	return buffer;
 }
 
 static unsigned char pattern_byte(uint64_t at, uint64_t pattern)
@@ -302,7 +393,11 @@ void op_ranges(struct op *op, const struct harness *harness, unsigned char *buff
 		uint64_t now = bytes < each ? bytes : each;
 
 		assert_true(count < MAX_PARTS);
-		op->ranges[count++] = (struct kvc_range){ .addr = buffer, .bytes = now };
+		op->ranges[count++] = (struct kvc_range){
+			.addr = buffer,
+			.bytes = now,
+			.registration = arena_has(buffer) ? harness->registration : 0,
+		};
 		buffer += now;
 		bytes -= now;
 	}
@@ -392,7 +487,7 @@ int64_t do_write(const struct harness *harness, struct kvc_plugin_queue *queue, 
 	op_ranges(&op, harness, buffer, bytes, 3);
 	ops_run(harness, queue, &op, 1);
 	op_free(&op);
-	free(buffer);
+	buffer_free(buffer);
 	return op.completion.result;
 }
 
@@ -411,7 +506,7 @@ int64_t do_read(const struct harness *harness, struct kvc_plugin_queue *queue, c
 		fail_msg("%s: byte %llu of %llu is wrong", name, (unsigned long long)same,
 			 (unsigned long long)bytes);
 	op_free(&op);
-	free(buffer);
+	buffer_free(buffer);
 	return op.completion.result;
 }
 

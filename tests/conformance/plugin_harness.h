@@ -25,6 +25,7 @@ struct harness_parameters {
 	const char *plugin;
 	const char *io_engines; /* or "" */
 	bool direct;
+	bool registered;   /* buffers lie in memory that is registered */
 	const char *lower; /* of a stacked plugin, or NULL */
 	const char *rules; /* fault */
 	const char *seed;
@@ -42,6 +43,7 @@ struct harness {
 	struct kvc_plugin_backend *backend;
 	struct kvc_plugin_root *root;
 	struct kvc_attributes attributes;
+	uint64_t registration; /* of all buffers, or 0 */
 	char location[256];
 	char reason[512];
 	char debug[8192];
@@ -77,6 +79,7 @@ uint64_t harness_round(const struct harness *harness, uint64_t bytes);
 bool harness_has(const struct harness *harness, uint32_t flag);
 
 unsigned char *buffer_new(uint64_t bytes);
+void buffer_free(unsigned char *buffer);
 void buffer_fill(unsigned char *buffer, uint64_t bytes, uint64_t pattern);
 /* The first byte that differs from the pattern, or bytes. */
 uint64_t buffer_check(const unsigned char *buffer, uint64_t bytes, uint64_t pattern);

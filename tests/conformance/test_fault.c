@@ -184,7 +184,7 @@ static void test_short_read_leaves_the_rest(void **state)
 	assert_int_equal(get(&fixture, "s", buffer), BYTES);
 	assert_int_equal(get(&fixture, "absent", buffer), -ENOENT);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static uint32_t bits_wrong(const unsigned char *buffer, uint64_t pattern)
@@ -215,7 +215,7 @@ static void test_corrupt_turns_one_bit(void **state)
 	assert_int_equal(get(&fixture, "w", buffer), BYTES);
 	assert_int_equal(bits_wrong(buffer, 4), 1);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_torn_and_short_write_store_a_prefix(void **state)
@@ -249,7 +249,7 @@ static void test_torn_write_still_fills_the_late_range(void **state)
 		op_free(&op);
 	}
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_swap_gives_the_bytes_of_another_object(void **state)
@@ -268,7 +268,7 @@ static void test_swap_gives_the_bytes_of_another_object(void **state)
 	assert_int_equal(get(&fixture, "two", buffer), BYTES);
 	assert_int_equal(buffer_check(buffer, BYTES, 1), BYTES);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 /* ---------------------------------------------------------------- time */
@@ -299,7 +299,7 @@ static void test_stall_ends_with_cancel(void **state)
 	assert_int_equal(buffer[0], 0xaa);
 	op_free(&op);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 /* What stands for a device that cannot cancel: the bytes come, however late. */
@@ -325,7 +325,7 @@ static void test_stall_that_cannot_be_cancelled(void **state)
 	assert_int_equal(buffer_check(buffer, BYTES, 6), BYTES);
 	op_free(&op);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_late_writes_after_the_completion(void **state)
@@ -344,7 +344,7 @@ static void test_late_writes_after_the_completion(void **state)
 	assert_int_equal(ops_poll(&fixture.harness, fixture.queue, 0), 0);
 	assert_int_equal(buffer_check(buffer, BYTES, 7), BYTES);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_delay_holds_the_completion(void **state)
@@ -365,7 +365,7 @@ static void test_delay_holds_the_completion(void **state)
 	assert_int_equal(op.completion.result, BYTES);
 	op_free(&op);
 	close_all(&fixture);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 /* ---------------------------------------------------------------- calls */
@@ -477,7 +477,7 @@ static void test_a_storm_loses_no_completion(void **state)
 	}
 	close_all(&fixture);
 	free(ops);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static int remove_locations(void **state)

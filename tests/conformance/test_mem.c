@@ -56,7 +56,7 @@ static void test_cancelled_before_its_time_moves_nothing(void **state)
 	harness_close(&harness);
 	op_free(&ops[0]);
 	op_free(&ops[1]);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_full_is_enospc_and_ends_with_a_removal(void **state)
@@ -120,7 +120,7 @@ static void test_registrations_are_counted(void **state)
 	assert_int_equal(harness.plugin->memory_free(harness.backend, third), 0);
 	harness_close(&harness);
 	assert_non_null(strstr(harness.debug, "2 registrations and 1 allocations made, 1 left"));
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static int remove_locations(void **state)

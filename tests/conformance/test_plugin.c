@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Does a plugin keep the contract of plugin.h? Arguments:
- *   mem | fault [<plugin below>] | posix <I/O engine> direct|buffered
+ *   mem | fault [<plugin below>] | posix <I/O engine> direct|buffered [registered]
  */
 #include "conformance/plugin_harness.h"
 
@@ -185,7 +185,7 @@ static void test_odd_addresses_work_without_alignment(void **state)
 	struct op ops[2];
 
 	if (harness->attributes.alignment != 1) {
-		free(buffer);
+		buffer_free(buffer);
 		return; /* the library bounces what is not aligned */
 	}
 	buffer_fill(buffer + 1, 66047, 9);
@@ -203,7 +203,7 @@ static void test_odd_addresses_work_without_alignment(void **state)
 	assert_int_equal(buffer[3 + 66047], 0xaa);
 	op_free(&ops[0]);
 	op_free(&ops[1]);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_short_transfer_tells_its_bytes(void **state)
@@ -241,7 +241,7 @@ static void test_short_transfer_tells_its_bytes(void **state)
 	ops_run(harness, fixture->queue, &op, 1);
 	assert_int_equal(op.completion.result, 0);
 	op_free(&op);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_write_replaces(void **state)
@@ -307,7 +307,7 @@ static void late_write(struct fixture *fixture, const char *name, int fill_resul
 	ops_run(harness, fixture->queue, op, 1);
 	assert_int_equal(atomic_load(&op->fills), 1);
 	op_free(op);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_late_range_is_filled_before_publishing(void **state)
@@ -320,7 +320,7 @@ static void test_late_range_is_filled_before_publishing(void **state)
 	struct op op;
 
 	if (!harness_has(harness, KVC_ATTRIBUTE_LATE)) {
-		free(buffer);
+		buffer_free(buffer);
 		return; /* the library fills first then */
 	}
 	late_write(fixture, "late", 0, &op);
@@ -336,7 +336,7 @@ static void test_late_range_is_filled_before_publishing(void **state)
 	late_write(fixture, "late2", -EUCLEAN, &op);
 	assert_int_equal(op.completion.result, -EUCLEAN);
 	assert_int_equal(do_stat(harness, fixture->queue, "late2", NULL), -ENOENT);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 /* ---------------------------------------------------------------- queues */
@@ -387,7 +387,7 @@ static void test_failures_stay_with_their_descriptor(void **state)
 				 i % 4 < 2 ? -ENOENT : (int64_t)each);
 	}
 	free(ops);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_small_queue_takes_a_large_batch(void **state)
@@ -441,7 +441,7 @@ static void test_small_queue_takes_a_large_batch(void **state)
 	assert_int_equal(ops_poll(harness, queue, 1000000), 0);
 	assert_int_equal(harness->plugin->queue_destroy(queue), 0);
 	free(ops);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_outstanding_descriptor_keeps_things_open(void **state)
@@ -462,7 +462,7 @@ static void test_outstanding_descriptor_keeps_things_open(void **state)
 	assert_int_equal(op.completion.result, bytes);
 	assert_int_equal(do_read(harness, fixture->queue, "busy", bytes, 8), bytes);
 	op_free(&op);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_cancel_ends_each_once(void **state)
@@ -510,7 +510,7 @@ static void test_cancel_ends_each_once(void **state)
 		assert_true(result == (int64_t)each || result == -ENOENT);
 		op_free(&ops[i]);
 	}
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_cancel_of_one_spares_the_others(void **state)
@@ -551,7 +551,7 @@ static void test_cancel_of_one_spares_the_others(void **state)
 				 result == -ECANCELED ? -ENOENT : (int64_t)each);
 		op_free(&ops[i]);
 	}
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_event_fd_becomes_readable(void **state)
@@ -565,7 +565,7 @@ static void test_event_fd_becomes_readable(void **state)
 
 	event.fd = harness->plugin->event_fd ? harness->plugin->event_fd(fixture->queue) : -ENOTSUP;
 	if (event.fd == -ENOTSUP) {
-		free(buffer);
+		buffer_free(buffer);
 		return;
 	}
 	assert_true(event.fd >= 0);
@@ -584,7 +584,7 @@ static void test_event_fd_becomes_readable(void **state)
 	}
 	assert_int_equal(poll(&event, 1, 0), 0);
 	assert_int_equal(harness->plugin->event_fd(fixture->queue), event.fd);
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void ignore_signal(int number)
@@ -659,7 +659,7 @@ static void *if_absent_body(void *argument)
 	worker->result = op.completion.result;
 	worker->object_bytes = op.completion.object_bytes;
 	op_free(&op);
-	free(buffer);
+	buffer_free(buffer);
 	assert_int_equal(worker->harness->plugin->queue_destroy(queue), 0);
 	return NULL;
 }
@@ -728,7 +728,7 @@ static void *replace_body(void *argument)
 		assert_int_equal(op.completion.object_bytes, got);
 		assert_int_equal(buffer_check(buffer, got, got == worker->bytes ? 0 : 1), got);
 	}
-	free(buffer);
+	buffer_free(buffer);
 	assert_int_equal(harness->plugin->queue_destroy(queue), 0);
 	return NULL;
 }
@@ -879,7 +879,7 @@ static void test_containers_are_written_in_place(void **state)
 	uint64_t bytes = 0;
 
 	if (!harness_has(&fixture->harness, KVC_ATTRIBUTE_IN_PLACE)) {
-		free(buffer);
+		buffer_free(buffer);
 		return;
 	}
 	assert_int_equal(plugin->container_open(root, "segment", 0, &container, &bytes), -ENOENT);
@@ -918,7 +918,7 @@ static void test_containers_are_written_in_place(void **state)
 		assert_int_equal(plugin->container_open(root, "segment", 0, &container, &bytes),
 				 -ENOENT);
 	}
-	free(buffer);
+	buffer_free(buffer);
 }
 
 static void test_registered_and_own_memory(void **state)
@@ -969,7 +969,7 @@ static void test_registered_and_own_memory(void **state)
 		assert_int_equal(plugin->memory_deregister(harness->backend, registration), 0);
 	if (!mine)
 		assert_int_equal(plugin->memory_free(harness->backend, registration), 0);
-	free(mine);
+	buffer_free(mine);
 }
 
 /* ---------------------------------------------------------------- leaks */
@@ -1070,7 +1070,9 @@ int main(int argc, char **argv)
 	};
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: %s PLUGIN [I/O-ENGINE|LOWER] [direct|buffered]\n", argv[0]);
+		fprintf(stderr,
+			"usage: %s PLUGIN [I/O-ENGINE|LOWER] [direct|buffered] [registered]\n",
+			argv[0]);
 		return 2;
 	}
 	parameters.plugin = argv[1];
@@ -1079,5 +1081,6 @@ int main(int argc, char **argv)
 	else if (argc > 2)
 		parameters.io_engines = argv[2];
 	parameters.direct = argc > 3 && strcmp(argv[3], "direct") == 0;
+	parameters.registered = argc > 4 && strcmp(argv[4], "registered") == 0;
 	return cmocka_run_group_tests(tests, NULL, remove_locations);
 }
