@@ -121,6 +121,29 @@ def test_report_judges_times_and_cpu_that_have_no_peer():
     assert cpu["cpu_us"].met and cpu["cpu_us"].value == pytest.approx(7.0)
 
 
+def test_grid_gates_judge_recycled_packed_cells(tmp_path: Path):
+    def cell(layout: str, op: str, seconds: float, cpu_us: float, checksum: str = "none") -> dict:
+        return {"kind": "cell", "layout": layout, "slots": "recycled", "state": "warm", "op": op,
+                "threads": 1, "batch": 128, "direct": True, "part_bytes": 65536, "depth": 64,
+                "engine": "io_uring", "checksum": checksum, "median_s": seconds, "p95_s": seconds,
+                "bytes_per_s": 1.0, "cpu_us": cpu_us, "call_s": [seconds] * 5,
+                "wall_s": [seconds] * 5, "cpu_us_each": [cpu_us] * 5}
+
+    def judged(ours: float, cpu_us: float, exists: float) -> str:
+        rows = [{"kind": "run", "version": "0", "kernel": "6", "cpus": 2, "load": 0.0, "reps": 5},
+                cell("packed", "set", ours, cpu_us), cell("packed", "exists_hit", exists, 0.1),
+                cell("packed", "get", ours, cpu_us + 9, "full"), cell("files", "set", 9.0, 99.0),
+                cell("fio/page", "set", 0.005, 3), cell("fio/page", "get", 0.005, 3)]
+        (tmp_path / "fast.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        done = subprocess.run([sys.executable, BENCH / "grid_gates.py", tmp_path / "fast.jsonl"],
+                              check=True, capture_output=True, text=True)
+        return done.stdout
+
+    assert "5 of 5 gates are met" in judged(0.006, 7.5, 19e-6)
+    text = judged(0.0063, 8.5, 21e-6)
+    assert "0 of 5 gates are met" in text and text.count("**no**") == 5
+
+
 def python_with_peers() -> Path | None:
     """This Python when it has SGLang and NIXL, else that of scripts/python-env when it is made."""
     if all(map(importlib.util.find_spec, ("sglang", "nixl", "matplotlib"))):
