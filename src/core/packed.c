@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MIB		  (UINT64_C(1) << 20)
 #define SEGMENT_BYTES	  (256 * MIB)
@@ -313,11 +315,30 @@ static void shrink(struct kvc_packed *packed)
 			break;
 }
 
+/* The folder was moved away, and another may have its place: who opens the root now finds that. */
+static void check_place(struct kvc_packed *packed)
+{
+	const char *folder = packed->root->attributes.local_path;
+	struct stat ours, there;
+	char path[PATH_MAX];
+	int length;
+
+	if (!folder || fstat(packed->shm_map.fd, &ours) != 0)
+		return;
+	length = snprintf(path, sizeof(path), "%s/" SHM_NAME, folder);
+	if (length < 0 || (size_t)length >= sizeof(path))
+		return;
+	if (stat(path, &there) == 0 ? ours.st_ino != there.st_ino || ours.st_dev != there.st_dev :
+				      errno == ENOENT)
+		atomic_store(&packed->gone, true);
+}
+
 /* Every few seconds. */
 static void check_files(struct kvc_packed *packed)
 {
 	if (packed->ticks++ % BEAT_S)
 		return;
+	check_place(packed);
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
 		kvc_packed_arena_check(a);
 }
