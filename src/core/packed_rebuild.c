@@ -509,16 +509,25 @@ free:
 
 /* ---------------------------------------------------------------- all of it */
 
+static int remove_intents(void *context, const char *name)
+{
+	struct kvc_packed *packed = context;
+	char path[256];
+
+	if (strncmp(name, "intents.", 8) != 0)
+		return 0;
+	if ((size_t)snprintf(path, sizeof(path), KVC_PACKED_FOLDER "/%s", name) < sizeof(path))
+		(void)kvc_packed_dir_remove(packed->dir, path);
+	return 0;
+}
+
 static void forget_processes(struct kvc_packed *packed)
 {
-	char name[64];
-
+	if (may_remove(packed))
+		(void)kvc_packed_dir_list(packed->dir, KVC_PACKED_FOLDER, remove_intents, packed);
 	for (uint32_t i = 0; i < KVC_PACKED_PROCESSES; i++) {
 		struct kvc_packed_entry *entry = &packed->shm->processes[i];
 
-		(void)snprintf(name, sizeof(name), KVC_PACKED_FOLDER "/intents.%u", i);
-		if (may_remove(packed))
-			(void)kvc_packed_dir_remove(packed->dir, name);
 		atomic_store(&entry->pid, 0);
 		atomic_store(&entry->quarantined, 0);
 		atomic_store(&entry->started, 0);

@@ -556,6 +556,32 @@ static void a_rebuild_that_is_killed_is_done_again(void **state)
 	assert_in_range(deaths, 6, 100);
 }
 
+/* It keeps what it made for itself. */
+static void a_reader_changes_nothing(void **state)
+{
+	const char *root = root_new("reader");
+	struct opened opened;
+	uint64_t before;
+
+	(void)state;
+	reboot(root);
+	put_file(root, FOLDER "/seg.9");
+	damage(root, FOLDER "/hdr.2", 1);
+	before = folder_digest(root);
+	if (index_open(root, CAPACITY, true, &opened))
+		fail_msg("%s", kvc_last_error());
+	assert_true(opened.packed->rebuilt);
+	for (uint64_t i = 0; i < 16; i++)
+		check_found(arena_of(&opened, false), i);
+	for (uint64_t i = 32; i < OBJECTS; i++)
+		check_found(arena_of(&opened, false), i);
+	assert_int_equal(slots_count(arena_of(&opened, false)).count[KVC_PACKED_LIVE],
+			 OBJECTS - 16);
+	must_close(&opened);
+	assert_true(folder_digest(root) == before);
+	check_whole(root, UINT64_C(0xffff) << 16);
+}
+
 static void an_index_in_use_is_not_rebuilt(void **state)
 {
 	const char *root = root_new("use");
@@ -584,6 +610,7 @@ int main(void)
 		cmocka_unit_test(older_records_than_segments_are_brought_up),
 		cmocka_unit_test(segments_of_another_root_are_not_taken),
 		cmocka_unit_test(a_rebuild_that_is_killed_is_done_again),
+		cmocka_unit_test(a_reader_changes_nothing),
 		cmocka_unit_test(an_index_in_use_is_not_rebuilt),
 	};
 
