@@ -57,7 +57,7 @@ static const struct argp stat_argp = {
 	.options = stat_options,
 	.parser = parse_stat,
 	.args_doc = "KEY|PATH",
-	.doc = "Shows what an object's trailer says. A name that begins with a slash, or with a "
+	.doc = "Shows what an object's trailer says, or the index of a packed root. A name that begins with a slash, or with a "
 	       "root's folder as ls --long prints it, is the path of an object's file in one of "
 	       "the roots; everything else is a key."
 	       "\v"
@@ -227,7 +227,8 @@ static void print_detail(const struct place *place, const struct kvc_object_deta
 	       detail->depth);
 	printf("created     %s\n", cli_format_time(when, detail->created_ns));
 	printf("format      %" PRIu32 ".%" PRIu32 "\n", detail->format_major, detail->format_minor);
-	printf("writer      %s\n", detail->writer);
+	if (detail->writer[0])
+		printf("writer      %s\n", detail->writer);
 	free(name);
 	free(path);
 }

@@ -682,8 +682,11 @@ KVC_API int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, s
 /*
  * struct kvc_object_info - one stored object. Texts are valid during the call.
  * @ns_id          namespace; "" in nixl naming
- * @name           object name
- * @root_path      root; @path  where it lies in it
+ * @name           object name; "?g-..." for one in a slot whose name is not known
+ * @root_path      root; @path  where it lies in it: of a file, or "<namespace>/slots-<bytes>/
+ *                 seg.<n>@<slot>" in a packed root; kvc_pool_where() has "<namespace>/slots-<bytes>"
+ *                 there as long as no slot has it
+ * @stored_bytes   of a file, or of the slot
  * @key            the page's key as far as the name tells it, else {NULL, 0}
  * @pool_name      likewise, else NULL
  */

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/packed_walk.h"
 #include "core/route.h"
 #include "core/stats.h"
 #include "core/trailer.h"
@@ -485,6 +486,54 @@ int kvc_object_where(struct kvc_namespace *ns, const char *pool_name, struct kvc
 	return rc;
 }
 
+static size_t root_number(const struct kvc_store *store, const struct kvc_root *root)
+{
+	size_t r = 0;
+
+	while (store->roots[r] != root)
+		r++;
+	return r;
+}
+
+/* The slot that has the object, or, when none has, the folder of the segments where one would. */
+static int tell_slot(struct kvc_pool *pool, struct kvc_key key, uint32_t object,
+		     struct kvc_request *request, kvc_object_fn fn, void *context)
+{
+	struct kvc_packed *packed = kvc_root_packed(request->root, false);
+	const uint64_t slot_bytes = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+	struct kvc_object_info info = {
+		.size = sizeof(info),
+		.ns_id = request->folder,
+		.name = request->name,
+		.root_path = request->root->location,
+		.stored_bytes = slot_bytes,
+		.key = key,
+		.pool_name = pool->geometry.pool_name,
+	};
+	struct kvc_packed_key slot_key = {
+		.lane = pool->geometry.objects[object].vrank / KVC_PACKED_LANE_RANKS,
+		.bytes = (uint32_t)request->shape->payload_bytes,
+	};
+	struct kvc_packed_place place;
+	struct kvc_packed_arena *arena;
+	char path[KVC_PACKED_PATH_BYTES];
+	uint32_t turn;
+
+	kvc_name_packed(&pool->rules[object], &key, &slot_key.g, &slot_key.v);
+	(void)snprintf(path, sizeof(path), "%.80s/slots-%llu", request->folder,
+		       (unsigned long long)slot_bytes);
+	turn = kvc_packed_enter(packed);
+	arena = kvc_pool_arena(pool, packed, root_number(pool->ns->store, request->root), object,
+			       false);
+	if (arena && kvc_packed_find(arena, &slot_key, &place) == 0) {
+		kvc_packed_place_path(arena, &place, path);
+		info.allocated_bytes = slot_bytes;
+	}
+	kvc_packed_leave(packed, turn);
+	info.path = path;
+	return fn(context, &info);
+}
+
 int kvc_pool_where(struct kvc_pool *pool, struct kvc_key key, kvc_object_fn fn, void *context)
 {
 	const unsigned mark = kvc_fail_mark();
@@ -508,6 +557,10 @@ int kvc_pool_where(struct kvc_pool *pool, struct kvc_key key, kvc_object_fn fn, 
 			break;
 		request.root = kvc_store_route(pool->ns->store, request.g);
 		kvc_route_folder(request.g, request.hash_folder);
+		if (pool->is_packable && kvc_root_packed(request.root, false)) {
+			rc = tell_slot(pool, key, o, &request, fn, context);
+			continue;
+		}
 		rc = kvc_xfer_path(request.root, request.folder, request.hash_folder, name,
 				   request.name_bytes, path, sizeof(path));
 		if (rc >= 0)

@@ -3,6 +3,7 @@
 
 #include "core/config.h"
 #include "core/log.h"
+#include "core/packed.h"
 #include "core/sized.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -78,28 +79,107 @@ static void fact(struct kvc_text *text, bool json, bool *first, const char *name
 }
 
 /* What is counted, and how far that can be trusted before a recount. */
-static void own_fact(struct kvc_text *text, bool json, bool *first, const struct kvc_root *root)
+static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_root *root)
 {
 	const char *how = "";
 	char line[160];
 	uint64_t bytes, objects;
 
 	if (kvc_usage_is_new(root->usage)) {
-		if (root->read_only) {
+		if (root->read_only && !root->is_packed) {
 			fact(text, json, first, "own", "not counted by a read-only open");
 			return;
 		}
-		how = kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
+		how = root->read_only		       ? ", not counting files beside the slots" :
+		      kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
 							 ", as counted by this process";
 	}
-	kvc_usage_total(root->usage, &bytes, &objects);
+	kvc_walk_usage(root, &bytes, &objects);
 	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " object%s%s", bytes,
 		       objects, objects == 1 ? "" : "s", how);
 	fact(text, json, first, "own", line);
 }
 
+/* ---------------------------------------------------------------- the index of a packed root */
+
+/* Its figures, under the names that they have in JSON; as metrics with "packed_" before them. */
+struct index_figure {
+	const char *name;
+	const char *help;
+	uint64_t value;
+};
+
+#define INDEX_FIGURES 14
+
+static void index_figures(struct kvc_packed *packed, struct index_figure out[INDEX_FIGURES])
+{
+	struct kvc_packed_health health;
+
+	kvc_packed_health(packed, &health);
+	const struct index_figure figures[INDEX_FIGURES] = {
+		{ "capacity_bytes", "Bytes that segments may take.", health.capacity_bytes },
+		{ "segment_bytes", "Bytes that segments take, free slots too.",
+		  health.segment_bytes },
+		{ "live_bytes", "Bytes of the slots in use.", health.live_bytes },
+		{ "live_slots", "Objects in slots.", health.live_slots },
+		{ "free_slots", "Slots that are ready for use.", health.free_slots },
+		{ "table_entries", "Entries that the hash tables have room for.",
+		  health.table_entries },
+		{ "arenas", "Namespaces and slot sizes.", health.arenas },
+		{ "segments", "Segment files.", health.segments },
+		{ "processes", "Process entries in use.", health.processes },
+		{ "quarantined", "Dead processes whose slots wait.", health.quarantined },
+		{ "evicted", "Objects evicted by this process.", health.evicted },
+		{ "recovered", "Slots of dead processes freed by this process.", health.recovered },
+		{ "broken", "1 when a page of the index was lost.", health.broken },
+		{ "rebuilt", "1 when this open made the index again.", health.rebuilt },
+	};
+
+	memcpy(out, figures, sizeof(figures));
+}
+
+static void index_json(struct kvc_text *text, struct kvc_packed *packed)
+{
+	struct index_figure figures[INDEX_FIGURES];
+
+	index_figures(packed, figures);
+	kvc_text_add(text, ", \"index\": {");
+	for (size_t i = 0; i < INDEX_FIGURES; i++)
+		kvc_text_add(text, "%s\"%s\": %" PRIu64, i ? ", " : "", figures[i].name,
+			     figures[i].value);
+	kvc_text_add(text, "}");
+}
+
+static void index_text(struct kvc_text *text, struct kvc_packed *packed)
+{
+	struct kvc_packed_health h;
+	bool first = false;
+	char line[200];
+
+	kvc_packed_health(packed, &h);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes in %u segment%s",
+		       h.segment_bytes, h.capacity_bytes, h.segments, h.segments == 1 ? "" : "s");
+	fact(text, false, &first, "allocated", line);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " live, %" PRIu64 " free, in %u arena%s",
+		       h.live_slots, h.free_slots, h.arenas, h.arenas == 1 ? "" : "s");
+	fact(text, false, &first, "slots", line);
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " entries, %.0f%% used", h.table_entries,
+		       h.table_entries ? 100.0 * (double)h.live_slots / (double)h.table_entries :
+					 0.0);
+	fact(text, false, &first, "table", line);
+	(void)snprintf(line, sizeof(line), "%u; %u dead one%s with slots in quarantine",
+		       h.processes, h.quarantined, h.quarantined == 1 ? "" : "s");
+	fact(text, false, &first, "processes", line);
+	(void)snprintf(line, sizeof(line),
+		       "%s%s; by this process: %" PRIu64 " evicted, %" PRIu64 " recovered",
+		       h.broken ? "damaged: a page of it was lost" : "ok",
+		       h.rebuilt ? ", made again at this open" : "", h.evicted, h.recovered);
+	fact(text, false, &first, "index", line);
+}
+
 static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 {
+	struct kvc_packed *packed = kvc_root_packed(root, false);
 	struct kvc_attributes now = { .size = sizeof(now) };
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	const struct kvc_plugin *ops = &root->backend->module->ops;
@@ -113,6 +193,7 @@ static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 	fact(text, json, &first, "path", root->location);
 	fact(text, json, &first, "uuid", root->uuid_text);
 	fact(text, json, &first, "state", kvc_root_state(root));
+	fact(text, json, &first, "storage_layout", root->is_packed ? "packed" : "files");
 	fact(text, json, &first, "file_system", now.file_system);
 	fact(text, json, &first, "io_engine", now.io_engine);
 	fact(text, json, &first, "direct_io",
@@ -129,6 +210,20 @@ static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
 			       usage.free_bytes, usage.total_bytes);
 		fact(text, json, &first, "free", line);
 	}
+	if (packed && json)
+		index_json(text, packed);
+	else if (packed)
+		index_text(text, packed);
+}
+
+/* Of all roots, or "mixed". */
+static const char *layout_word(const struct kvc_store *store)
+{
+	size_t packed = 0;
+
+	for (size_t r = 0; r < store->root_count; r++)
+		packed += store->roots[r]->is_packed;
+	return packed == 0 ? "files" : packed == store->root_count ? "packed" : "mixed";
 }
 
 static void store_facts(struct kvc_text *text, bool json, const struct kvc_store *store)
@@ -142,7 +237,7 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 	fact(text, json, &first, "chosen_by", selection_word(settings));
 	fact(text, json, &first, "naming",
 	     settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
-	fact(text, json, &first, "storage_layout", "files");
+	fact(text, json, &first, "storage_layout", layout_word(store));
 	fact(text, json, &first, "verify", verify_word(settings));
 	fact(text, json, &first, "identity",
 	     settings->identity ? settings->identity :
@@ -216,7 +311,7 @@ static void fill_usage(struct kvc_root *root, struct kvc_root_usage *out)
 	out->path = root->location;
 	(void)snprintf(out->uuid, sizeof(out->uuid), "%s", root->uuid_text);
 	(void)snprintf(out->state, sizeof(out->state), "%s", kvc_root_state(root));
-	kvc_usage_total(root->usage, &out->own_bytes, &out->own_objects);
+	kvc_walk_usage(root, &out->own_bytes, &out->own_objects);
 	if (!atomic_load_explicit(&root->suspect, memory_order_relaxed))
 		(void)root->backend->module->ops.usage(root->handle, &usage);
 	out->total_bytes = usage.total_bytes;
@@ -263,6 +358,40 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 		    (int)store->root_count;
 }
 
+#define LABEL_BYTES (2 * PATH_MAX + 16) /* each byte of a path may need another */
+
+static void root_label(const struct kvc_root *root, char out[LABEL_BYTES])
+{
+	struct kvc_text label;
+
+	kvc_text_init(&label, out, LABEL_BYTES);
+	kvc_text_add(&label, "root=");
+	kvc_text_label(&label, root->location);
+}
+
+static void index_gauges(struct kvc_text *text, struct kvc_store *store)
+{
+	struct index_figure figures[INDEX_FIGURES];
+	char labels[LABEL_BYTES], name[64];
+
+	for (size_t i = 0; i < INDEX_FIGURES; i++) {
+		bool told = false;
+
+		for (size_t r = 0; r < store->root_count; r++) {
+			struct kvc_packed *packed = kvc_root_packed(store->roots[r], false);
+
+			if (!packed)
+				continue;
+			index_figures(packed, figures);
+			(void)snprintf(name, sizeof(name), "packed_%s", figures[i].name);
+			root_label(store->roots[r], labels);
+			kvc_metrics_gauge(text, name, told ? NULL : figures[i].help, labels,
+					  figures[i].value);
+			told = true;
+		}
+	}
+}
+
 static void root_gauges(struct kvc_text *text, struct kvc_store *store)
 {
 	static const struct {
@@ -276,16 +405,13 @@ static void root_gauges(struct kvc_text *text, struct kvc_store *store)
 
 	for (size_t g = 0; g < sizeof(gauges) / sizeof(gauges[0]); g++) {
 		for (size_t r = 0; r < store->root_count; r++) {
-			const struct kvc_root *root = store->roots[r];
-			struct kvc_text label;
+			struct kvc_root *root = store->roots[r];
 			uint64_t values[3];
-			char labels[2 * PATH_MAX + 16]; /* each byte may need another */
+			char labels[LABEL_BYTES];
 
-			kvc_usage_total(root->usage, &values[0], &values[1]);
+			kvc_walk_usage(root, &values[0], &values[1]);
 			values[2] = atomic_load_explicit(&root->suspect, memory_order_relaxed);
-			kvc_text_init(&label, labels, sizeof(labels));
-			kvc_text_add(&label, "root=");
-			kvc_text_label(&label, root->location);
+			root_label(root, labels);
 			kvc_metrics_gauge(text, gauges[g].name, r ? NULL : gauges[g].help, labels,
 					  values[g]);
 		}
@@ -307,6 +433,8 @@ int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes)
 		rc = kvc_stats_add_text(&stats, KVC_FORMAT_PROMETHEUS, NULL, &text);
 	if (!rc)
 		root_gauges(&text, store);
+	if (!rc)
+		index_gauges(&text, store);
 	kvc_store_leave(store);
 	return rc ? rc : kvc_text_finish(&text);
 }

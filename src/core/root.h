@@ -130,6 +130,10 @@ int kvc_root_stat_until(struct kvc_root *root, const char *name, uint64_t deadli
 			struct kvc_completion *out);
 int kvc_root_remove(struct kvc_root *root, const char *name, const uint64_t version[2]);
 
+/* Reads [offset, offset + bytes) of a container; both multiples of a block. */
+int64_t kvc_root_read_container(struct kvc_root *root, struct kvc_plugin_container *container,
+				uint64_t offset, void *buffer, uint64_t bytes);
+
 /* Logs once per 10 s and root what kind of thing goes wrong. error 0: kvc_root_limit_text(). */
 void kvc_root_warn(struct kvc_root *root, enum kvc_root_warning kind, const char *what, int error);
 

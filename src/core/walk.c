@@ -4,6 +4,7 @@
 #include "core/checksum.h"
 #include "core/folder.h"
 #include "core/format.h"
+#include "core/packed_walk.h"
 #include "core/sized.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -26,6 +27,7 @@
 struct walk {
 	struct kvc_root *root;
 	bool nixl;
+	bool files_only;
 	kvc_walk_fn fn;
 	void *context;
 	bool stopped;	  /* by fn */
@@ -127,7 +129,7 @@ static bool is_hash_folder(const char *name)
  * Walks what is ours and nothing else: in a root that is somebody's home, or "/", the other folders
  * may be large, of another kind, or closed to us.
  */
-static int walk_root(struct walk *walk, const char *id)
+static int walk_files(struct walk *walk, const char *id)
 {
 	const bool by_folder = walk->root->attributes.local_path &&
 			       (walk->root->attributes.flags & KVC_ATTRIBUTE_FOLDERS);
@@ -149,6 +151,38 @@ static int walk_root(struct walk *walk, const char *id)
 	return rc;
 }
 
+static int walk_slot(void *context, const struct kvc_packed_item *item)
+{
+	struct walk *walk = context;
+	const struct kvc_list_entry list = {
+		.size = sizeof(list),
+		.name = item->path,
+		.object_bytes = item->slot_bytes,
+		.allocated_bytes = item->slot_bytes,
+		.modified_ns = item->created_ns,
+	};
+	struct kvc_walk_entry to = {
+		.root = walk->root, .slot = item, .entry = &list, .name = item->name
+	};
+	int rc;
+
+	(void)snprintf(to.folder, sizeof(to.folder), "%s", item->folder);
+	rc = walk->fn(walk->context, &to);
+	walk->stopped = rc != 0;
+	return rc;
+}
+
+/* Files first, also of a packed root: what does not go into slots lies beside them. */
+static int walk_root(struct walk *walk, const char *id)
+{
+	struct kvc_packed *packed = walk->files_only ? NULL : kvc_root_packed(walk->root, false);
+	int rc = walk_files(walk, id);
+
+	if (rc == 0 && !walk->stopped && packed)
+		rc = kvc_packed_walk(packed, id, walk_slot, walk);
+	return rc;
+}
+
 static struct walk walk_of(struct kvc_root *root, kvc_walk_fn fn, void *context)
 {
 	return (struct walk){
@@ -159,12 +193,16 @@ static struct walk walk_of(struct kvc_root *root, kvc_walk_fn fn, void *context)
 	};
 }
 
+static int end_walk(const struct walk *walk, int rc)
+{
+	return rc || !walk->error ? rc : kvc_fail(walk->error, "%s", walk->reason);
+}
+
 int kvc_walk_root(struct kvc_root *root, const char *id, kvc_walk_fn fn, void *context)
 {
 	struct walk walk = walk_of(root, fn, context);
-	const int rc = walk_root(&walk, id);
 
-	return rc || !walk.error ? rc : kvc_fail(walk.error, "%s", walk.reason);
+	return end_walk(&walk, walk_root(&walk, id));
 }
 
 /* ---------------------------------------------------------------- recount */
@@ -214,15 +252,33 @@ static int recount_entry(void *context, const struct kvc_walk_entry *entry)
 int kvc_walk_recount(struct kvc_root *root)
 {
 	struct recount recount = { .counts = NULL };
+	struct walk walk = walk_of(root, recount_entry, &recount);
+	struct kvc_packed *packed = kvc_root_packed(root, false);
 	uint64_t drift;
-	int rc = kvc_walk_root(root, NULL, recount_entry, &recount);
+	int rc;
 
+	walk.files_only = true; /* the index counts its slots itself */
+	if (packed)
+		kvc_packed_recount(packed);
+	rc = end_walk(&walk, walk_root(&walk, NULL));
 	if (rc == 0) {
 		drift = kvc_usage_recount(root->usage, recount.counts, recount.count);
 		kvc_counters_add(root->store->counters, KVC_COUNTER_USAGE_DRIFT, (int64_t)drift);
 	}
 	free(recount.counts);
 	return rc == -ENOTSUP ? 0 : rc;
+}
+
+void kvc_walk_usage(struct kvc_root *root, uint64_t *out_bytes, uint64_t *out_objects)
+{
+	struct kvc_packed *packed = kvc_root_packed(root, false);
+	uint64_t bytes = 0, objects = 0;
+
+	kvc_usage_total(root->usage, out_bytes, out_objects);
+	if (packed)
+		kvc_packed_usage(packed, 0, true, &bytes, &objects);
+	*out_bytes += bytes;
+	*out_objects += objects;
 }
 
 /* ---------------------------------------------------------------- one object, whatever it is */
@@ -392,6 +448,51 @@ static struct kvc_result verify_entry(const struct kvc_walk_entry *entry, uint64
 	return result;
 }
 
+/* ---------------------------------------------------------------- in a slot */
+
+static struct kvc_result corrupt(int cause)
+{
+	return kvc_result_make(KVC_CORRUPT, cause, 0);
+}
+
+/* Reads the slot and takes its checksum. MISS/foreign: which parts it has is not known, so that it
+ * cannot be told whether its bytes are right. MISS/recycled: it ended meanwhile. */
+static struct kvc_result check_slot(const struct kvc_packed_item *item, struct kvc_shape *shape,
+				    void *image)
+{
+	const struct kvc_packed_place *place = &item->place;
+	int rc;
+
+	if (place->checksum_kind >= KVC_CHECKSUM_CALLER)
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
+	if (place->checksum_kind == KVC_CHECKSUM_NONE)
+		return kvc_packed_is_suspect(place) ? corrupt(KVC_CAUSE_TRAILER) :
+						      kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+	if (!kvc_packed_item_shape(item, shape))
+		return kvc_result_make(KVC_MISS, KVC_CAUSE_FOREIGN, 0);
+	rc = kvc_packed_item_read(item, image);
+	if (rc)
+		return kvc_result_of_errno(rc == -ENOENT ? ESTALE : -rc);
+	if (kvc_checksum_image(place->checksum_kind, item->g ^ item->v, shape, image) ==
+	    place->checksum)
+		return kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
+	return kvc_packed_is_same(place) ? corrupt(KVC_CAUSE_CHECKSUM) :
+					   kvc_result_of_errno(ESTALE);
+}
+
+static struct kvc_result verify_slot(const struct kvc_packed_item *item)
+{
+	struct kvc_result result = kvc_result_of_errno(ENOMEM);
+	struct kvc_shape *shape = malloc(sizeof(*shape));
+	uint8_t *image = malloc(item->slot_bytes);
+
+	if (shape && image)
+		result = check_slot(item, shape, image);
+	free(image);
+	free(shape);
+	return result;
+}
+
 /* ---------------------------------------------------------------- public */
 
 struct info_walk {
@@ -476,24 +577,41 @@ static int count_entry(void *context, const struct kvc_walk_entry *entry)
 	return 0;
 }
 
+/* What was proven wrong, if it still is what was looked at. */
+static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t version[2])
+{
+	struct kvc_root *root = entry->root;
+
+	if (root->read_only || root->writes_refused)
+		return;
+	if (entry->slot) {
+		if (!kvc_packed_remove(entry->slot->arena, &entry->slot->place))
+			return;
+	} else {
+		if (!(version[0] || version[1]) ||
+		    kvc_root_remove(root, entry->entry->name, version))
+			return;
+		kvc_usage_add(root->usage, folder_hash(entry->folder),
+			      -(int64_t)entry->entry->object_bytes, -1);
+	}
+	kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
+}
+
 static int verify_one(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
-	struct kvc_root *root = entry->root;
 	struct kvc_object_info info;
 	struct kvc_result result;
 	uint64_t version[2] = { 0, 0 };
 
 	if (!is_asked_for(walk, entry))
 		return 0;
-	result = verify_entry(entry, version);
-	if (walk->remove && result.status == KVC_CORRUPT && !root->read_only &&
-	    !root->writes_refused && (version[0] || version[1]) &&
-	    kvc_root_remove(root, entry->entry->name, version) == 0) {
-		kvc_usage_add(root->usage, folder_hash(entry->folder),
-			      -(int64_t)entry->entry->object_bytes, -1);
-		kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
-	}
+	result = entry->slot ? verify_slot(entry->slot) : verify_entry(entry, version);
+	/* A slot that ended is no object any more. */
+	if (entry->slot && result.cause == KVC_CAUSE_RECYCLED)
+		return 0;
+	if (walk->remove && result.status == KVC_CORRUPT)
+		remove_wrong(entry, version);
 	info_of(entry, &info);
 	walk->done++;
 	return walk->verify_fn(walk->context, &info, &result, walk->done,
@@ -529,11 +647,16 @@ static bool is_inside(const char *path)
 	}
 }
 
-static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes,
-			struct kvc_object_detail *out)
+static const char *checksum_kind_name(uint8_t kind)
 {
 	static const char *const kinds[] = { "none", "full", "sector", "caller" };
 
+	return kind < 4 ? kinds[kind] : "?";
+}
+
+static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes,
+			struct kvc_object_detail *out)
+{
 	memset((char *)out + sizeof(out->size), 0, sizeof(*out) - sizeof(out->size));
 	out->stored_bytes = stored_bytes;
 	out->payload_bytes = trailer->payload_bytes;
@@ -548,7 +671,7 @@ static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes
 	out->format_minor = trailer->minor;
 	memcpy(out->part_bytes, trailer->part_bytes, sizeof(out->part_bytes));
 	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
-		       trailer->checksum_kind < 4 ? kinds[trailer->checksum_kind] : "?");
+		       checksum_kind_name(trailer->checksum_kind));
 	out->namespace_hash = trailer->ns_hash;
 	out->pool_fingerprint = trailer->pool_fingerprint;
 	out->object_kind = trailer->object_kind;
@@ -561,6 +684,54 @@ static void fill_detail(const struct kvc_trailer *trailer, uint64_t stored_bytes
 	if (trailer->name)
 		(void)snprintf(out->name, sizeof(out->name), "%.*s", (int)trailer->name_bytes,
 			       trailer->name);
+}
+
+/* What the index says of an object in a slot. */
+static int slot_detail(struct kvc_packed *packed, const char *path, struct kvc_shape *shape,
+		       struct kvc_object_detail *out)
+{
+	const uint32_t turn = kvc_packed_enter(packed);
+	struct kvc_packed_item item;
+	const int rc = kvc_packed_look(packed, path, &item);
+
+	kvc_packed_leave(packed, turn);
+	if (rc)
+		return rc;
+	memset((char *)out + sizeof(out->size), 0, sizeof(*out) - sizeof(out->size));
+	out->stored_bytes = item.slot_bytes;
+	out->payload_bytes = item.payload_bytes;
+	out->group_hash = item.g;
+	out->object_hash = item.v;
+	out->parent_hash = item.parent_g;
+	out->checksum = item.place.checksum;
+	out->created_ns = item.created_ns;
+	out->depth = item.depth;
+	out->format_major = KVC_FORMAT_MAJOR;
+	out->format_minor = KVC_FORMAT_MINOR;
+	out->namespace_hash = item.ns_hash;
+	out->pool_fingerprint = item.pool_fingerprint;
+	out->object_kind = KVC_OBJECT_PAGE;
+	out->name_bytes = item.name_bytes;
+	(void)snprintf(out->checksum_kind, sizeof(out->checksum_kind), "%s",
+		       checksum_kind_name(item.place.checksum_kind));
+	(void)snprintf(out->name, sizeof(out->name), "%s", item.name);
+	if (item.has_record && kvc_packed_item_shape(&item, shape))
+		out->part_count = shape->part_count;
+	for (uint32_t p = 0; p < out->part_count; p++)
+		out->part_bytes[p] = shape->parts[p].bytes;
+	return 0;
+}
+
+static int stat_slot(struct kvc_root *root, const char *path, struct kvc_object_detail *out)
+{
+	struct kvc_packed *packed = kvc_root_packed(root, false);
+	struct kvc_shape *shape = malloc(sizeof(*shape));
+	int rc = shape ? -ENOENT : -ENOMEM;
+
+	if (packed && shape)
+		rc = slot_detail(packed, path, shape, out);
+	free(shape);
+	return rc ? kvc_fail(rc, "%s/%s: %s", root->location, path, strerror(-rc)) : 0;
 }
 
 int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *path,
@@ -584,6 +755,12 @@ int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *
 			root = store->roots[r];
 	if (!root)
 		return kvc_fail(-ENOENT, "%s is no root of this store", root_path);
+	if (kvc_packed_is_path(path)) {
+		kvc_store_enter(store);
+		rc = stat_slot(root, path, out);
+		kvc_store_leave(store);
+		return rc;
+	}
 	block = malloc(KVC_TRAILER_BYTES);
 	if (!block)
 		return kvc_fail(-ENOMEM, "no memory for a trailer");
@@ -612,9 +789,14 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 	int rc;
 
 	/* A foreign file stays. */
-	if (!is_asked_for(walk, entry))
+	if (!entry->slot && !is_asked_for(walk, entry))
 		return 0;
-	rc = walk->dry_run ? 0 : kvc_root_remove(root, entry->entry->name, NULL);
+	if (walk->dry_run)
+		rc = 0;
+	else if (entry->slot)
+		rc = kvc_packed_remove(entry->slot->arena, &entry->slot->place) ? 0 : -ENOENT;
+	else
+		rc = kvc_root_remove(root, entry->entry->name, NULL);
 	if (rc == -ENOENT)
 		return 0;
 	if (rc) {
@@ -622,7 +804,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		(void)kvc_fail(rc, "%s/%s: %s", root->location, entry->entry->name, strerror(-rc));
 		return 0;
 	}
-	if (!walk->dry_run)
+	if (!walk->dry_run && !entry->slot)
 		kvc_usage_add(root->usage, folder_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
 	walk->clear->objects++;
@@ -641,6 +823,7 @@ static int found_one(void *context, const struct kvc_walk_entry *entry)
  * True when there was a description. */
 static bool clear_rest(struct kvc_root *root, const char *id, bool dry_run)
 {
+	struct kvc_packed *packed = kvc_root_packed(root, false);
 	char path[NAME_MAX + sizeof("/" NAMESPACE_TEXT)];
 	struct kvc_completion found;
 	bool described;
@@ -649,6 +832,8 @@ static bool clear_rest(struct kvc_root *root, const char *id, bool dry_run)
 		return false;
 	(void)snprintf(path, sizeof(path), "%s/" NAMESPACE_TEXT, id);
 	described = kvc_root_stat(root, path, &found) == 0;
+	if (!dry_run && packed)
+		(void)kvc_packed_release(packed, id);
 	/* Objects that came meanwhile, or files of others, keep it. */
 	if (!dry_run && kvc_walk_root(root, id, found_one, NULL) == 0) {
 		if (described)

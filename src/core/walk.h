@@ -10,9 +10,13 @@
 
 #include <kvcellar/kvcellar.h>
 
-/* An object's path taken apart: "<folder>/<hash folder>/<name>" or what the root has of it. */
+struct kvc_packed_item;
+
+/* An object's path taken apart: "<folder>/<hash folder>/<name>" or what the root has of it. In a
+ * slot of a packed root (slot, else NULL) it is that of core/packed_walk.h. */
 struct kvc_walk_entry {
 	struct kvc_root *root;
+	const struct kvc_packed_item *slot;
 	const struct kvc_list_entry *entry;
 	char folder[80]; /* namespace id, or "" in nixl naming */
 	const char *name;
@@ -35,7 +39,10 @@ int kvc_walk_verify(struct kvc_store *store, const char *id, kvc_walk_belongs_fn
 int kvc_walk_clear(struct kvc_store *store, const char *id, bool dry_run,
 		   kvc_walk_belongs_fn belongs, struct kvc_clear_report *out);
 
-/* Corrects the usage counters by what is there. */
+/* Corrects the usage counters, and the counts of a packed root's index, by what is there. */
 int kvc_walk_recount(struct kvc_root *root);
+
+/* What a root holds, as it is counted: files and slots. */
+void kvc_walk_usage(struct kvc_root *root, uint64_t *out_bytes, uint64_t *out_objects);
 
 #endif
