@@ -383,44 +383,17 @@ static int table_create(struct kvc_packed_arena *arena, uint32_t epoch, uint64_t
 	return kvc_packed_map_create(packed->dir, path, &kind, (uint8_t *)&header);
 }
 
-/* One that no file has. */
-static int table_own(uint32_t epoch, uint64_t bucket_count, struct kvc_packed_table **out)
-{
-	const size_t bucket_bytes = KVC_PACKED_BUCKET * sizeof(uint64_t);
-	struct kvc_packed_table *table = calloc(1, sizeof(*table));
-
-	if (!table)
-		return -ENOMEM;
-	table->map.fd = -1;
-	table->own = calloc(bucket_count + 1, bucket_bytes);
-	if (!table->own) {
-		free(table);
-		return -ENOMEM;
-	}
-	table->bucket_count = bucket_count;
-	table->epoch = epoch;
-	/* A bucket is a cache line. */
-	table->entries = (_Atomic uint64_t *)(((uintptr_t)table->own + bucket_bytes - 1) &
-					      ~(uintptr_t)(bucket_bytes - 1));
-	*out = table;
-	return 0;
-}
-
 int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 {
 	struct kvc_packed *packed = arena->packed;
 	struct kvc_packed_table *old = atomic_load_explicit(&arena->table, memory_order_acquire);
 	const uint32_t former = atomic_load(&arena->record->epoch) & ~KVC_PACKED_NO_TABLE;
 	const uint64_t bucket_count = slots / SLOTS_PER_BUCKET + 1;
-	struct kvc_packed_table *table = NULL;
+	struct kvc_packed_table *table;
 	char path[256];
-	int rc;
+	int rc = table_create(arena, former + 1, bucket_count);
 
-	if (packed->private_index)
-		rc = table_own(former + 1, bucket_count, &table);
-	else
-		rc = table_create(arena, former + 1, bucket_count);
-	if (!rc && !packed->private_index)
+	if (!rc)
 		rc = table_map(arena, former + 1, &table);
 	if (rc)
 		return rc;
