@@ -19,22 +19,58 @@
 /* Copied and hashed piece by piece, each small enough to stay in the L2 cache in between. */
 #define FUSE_BYTES   (128u << 10)
 
+/* Samples are collected: a call of the hash for each of them would cost more than the hash. */
+#define COLLECT_BYTES 2048u
+/* The CPU's own prefetching does not see that 7 of 8 lines are passed over. */
+#define AHEAD_BYTES   (16u * SECTOR_BYTES)
+
 struct stream {
 	XXH3_state_t state;
 	int kind;
 	uint32_t sector_at; /* kind sector: position inside the current sector of the part */
+	uint32_t collected;
+	uint8_t samples[COLLECT_BYTES];
 };
 
 static void stream_begin(struct stream *stream, int kind, uint64_t seed)
 {
 	stream->kind = kind;
 	stream->sector_at = 0;
+	stream->collected = 0;
 	if (kind == KVC_CHECKSUM_NONE)
 		return;
 	/* reset keeps the secret when the state already has this seed, and what lies on the stack
 	 * may be an old state half overwritten. */
 	XXH3_INITSTATE(&stream->state);
 	(void)XXH3_64bits_reset_withSeed(&stream->state, seed);
+}
+
+static void samples_flush(struct stream *stream)
+{
+	(void)XXH3_64bits_update(&stream->state, stream->samples, stream->collected);
+	stream->collected = 0;
+}
+
+/* At most SAMPLE_BYTES. */
+static void sample_add(struct stream *stream, const uint8_t *data, uint32_t bytes)
+{
+	if (stream->collected + bytes > COLLECT_BYTES)
+		samples_flush(stream);
+	memcpy(stream->samples + stream->collected, data, bytes);
+	stream->collected += bytes;
+}
+
+/* Whole sectors. */
+static void sample_sectors(struct stream *stream, const uint8_t *data, uint64_t count)
+{
+	for (; count > 0; count--, data += SECTOR_BYTES) {
+		if (stream->collected + SAMPLE_BYTES > COLLECT_BYTES)
+			samples_flush(stream);
+		if (count > AHEAD_BYTES / SECTOR_BYTES)
+			__builtin_prefetch(data + AHEAD_BYTES);
+		memcpy(stream->samples + stream->collected, data, SAMPLE_BYTES);
+		stream->collected += SAMPLE_BYTES;
+	}
 }
 
 /* Sectors are counted from the beginning of each part, across its pieces. */
@@ -45,10 +81,16 @@ static void stream_sector(struct stream *stream, const uint8_t *data, uint64_t b
 		const uint64_t left = SECTOR_BYTES - at;
 		const uint64_t step = bytes < left ? bytes : left;
 
+		if (at == 0 && bytes >= SECTOR_BYTES) {
+			sample_sectors(stream, data, bytes / SECTOR_BYTES);
+			data += bytes - bytes % SECTOR_BYTES;
+			bytes %= SECTOR_BYTES;
+			continue;
+		}
 		if (at < SAMPLE_BYTES) {
 			const uint64_t want = SAMPLE_BYTES - at;
 
-			(void)XXH3_64bits_update(&stream->state, data, want < step ? want : step);
+			sample_add(stream, data, (uint32_t)(want < step ? want : step));
 		}
 		stream->sector_at = (uint32_t)((at + step) % SECTOR_BYTES);
 		data += step;
@@ -66,6 +108,8 @@ static void stream_add(struct stream *stream, const void *data, uint64_t bytes)
 
 static uint64_t stream_end(struct stream *stream)
 {
+	if (stream->collected > 0)
+		samples_flush(stream);
 	return stream->kind == KVC_CHECKSUM_NONE ? 0 : XXH3_64bits_digest(&stream->state);
 }
 
