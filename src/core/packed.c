@@ -160,6 +160,20 @@ static void beat(struct kvc_packed *packed)
 		atomic_store(&packed->shm->heartbeat_s, now);
 }
 
+/* Once for the deaths since the last time, of all of them: a bit may have been taken, or a counter not
+ * yet changed, by one whose intent does not tell. */
+static void sweep_after_deaths(struct kvc_packed *packed)
+{
+	const uint64_t deaths = atomic_load(&packed->shm->deaths);
+	uint64_t swept = atomic_load(&packed->shm->swept);
+
+	if (swept == deaths ||
+	    !atomic_compare_exchange_strong(&packed->shm->swept, &swept, deaths))
+		return;
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		(void)kvc_packed_sweep(a);
+}
+
 /* Segments and bytes as they are: counters may be off by what a process did not live to count. */
 static void recount_files(struct kvc_packed *packed)
 {
@@ -176,6 +190,7 @@ static void recount_files(struct kvc_packed *packed)
 		bytes += present * kvc_packed_segment_file_bytes(a);
 	}
 	atomic_store(&packed->shm->segment_bytes, bytes);
+	sweep_after_deaths(packed);
 }
 
 /* Nobody else has it open. */
@@ -315,6 +330,12 @@ static void shrink(struct kvc_packed *packed)
 			break;
 }
 
+static void finish_retiring(struct kvc_packed *packed)
+{
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		kvc_packed_arena_finish(a);
+}
+
 /* The folder was moved away, and another may have its place: who opens the root now finds that. */
 static void check_place(struct kvc_packed *packed)
 {
@@ -354,6 +375,8 @@ static void keep(struct kvc_packed *packed, bool tick)
 		if (tick) {
 			beat(packed);
 			(void)kvc_packed_recover_dead(packed);
+			sweep_after_deaths(packed);
+			finish_retiring(packed);
 			shrink(packed);
 			check_files(packed);
 		}

@@ -18,8 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RETIRED_MARKED	1u /* being emptied */
-#define RETIRED_REMOVED 2u /* its files are gone */
+#define RETIRED_MARKED	KVC_PACKED_RETIRED_MARKED
+#define RETIRED_REMOVED KVC_PACKED_RETIRED_REMOVED
+#define BUSY_NS		(UINT64_C(100) * 1000000)
+#define BUSY_MAX	4 /* busy segments that one look for room may meet */
 #define CHANGES_WAIT_NS (UINT64_C(5) * 1000000000)
 #define AGE_SAMPLES	32u
 #define NAMES_OFFSET	4096u
@@ -690,12 +692,24 @@ static uint32_t empty_segment(struct kvc_packed_segment *segment)
 	return left;
 }
 
+/* Such a slot may stay for a minute: the segment is of more use with its other slots. */
+static bool has_quarantined(const struct kvc_packed_segment *segment)
+{
+	for (uint32_t s = 0; s < segment->slots; s++)
+		if (kvc_packed_st(atomic_load_explicit(&segment->headers[s].state,
+						       memory_order_relaxed)) == KVC_PACKED_QUAR)
+			return true;
+	return false;
+}
+
 static int retire_locked(struct kvc_packed_segment *segment)
 {
 	struct kvc_packed_arena *arena = segment->arena;
 	struct kvc_packed_shm *shm = arena->packed->shm;
 	uint32_t none = 0;
 
+	if (atomic_load(&segment->hdr->retired) == 0 && has_quarantined(segment))
+		return -EBUSY;
 	if (!atomic_compare_exchange_strong(&segment->hdr->retired, &none, RETIRED_MARKED) &&
 	    none == RETIRED_REMOVED)
 		return 0;
@@ -770,9 +784,24 @@ int kvc_packed_segment_retire(struct kvc_packed_segment *segment)
 		return rc;
 	rc = retire_locked(segment);
 	kvc_packed_changes_end(packed);
+	if (rc == -EBUSY)
+		atomic_store_explicit(&segment->busy_until_ns, kvc_now_ns() + BUSY_NS,
+				      memory_order_relaxed);
 	if (rc == 0)
 		kvc_packed_segment_drop(segment);
 	return rc;
+}
+
+void kvc_packed_arena_finish(struct kvc_packed_arena *arena)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		if (segment && atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
+			(void)kvc_packed_segment_retire(segment);
+	}
 }
 
 /* ---------------------------------------------------------------- between arenas */
@@ -799,6 +828,7 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t *out_latest)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
+	const uint64_t now_ns = kvc_now_ns();
 	struct kvc_packed_segment *coldest = NULL;
 
 	*out_latest = UINT64_MAX;
@@ -806,7 +836,8 @@ static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uin
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 		uint64_t latest, earliest;
 
-		if (!segment || atomic_load(&segment->hdr->retired) == RETIRED_REMOVED)
+		if (!segment || atomic_load(&segment->hdr->retired) == RETIRED_REMOVED ||
+		    atomic_load_explicit(&segment->busy_until_ns, memory_order_relaxed) > now_ns)
 			continue;
 		segment_age(segment, &latest, &earliest);
 		if (atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
@@ -867,6 +898,8 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;
 
+	int busy = 0;
+
 	/* Until there is room: segments of other arenas may be smaller. */
 	for (int attempt = 0; attempt < 64; attempt++) {
 		struct kvc_packed_segment *segment;
@@ -877,6 +910,8 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 		if (!segment)
 			return -ENOSPC;
 		rc = kvc_packed_segment_retire(segment);
+		if (rc == -EBUSY && ++busy < BUSY_MAX)
+			continue; /* another one, then */
 		if (!rc)
 			rc = kvc_packed_segment_add(arena);
 		if (rc != -ENOSPC)

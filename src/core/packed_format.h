@@ -77,7 +77,9 @@ struct kvc_packed_shm {
 	_Atomic uint64_t heartbeat_s;
 	_Atomic uint64_t generation;	/* changes when segments or arenas go */
 	_Atomic uint64_t segment_bytes; /* of all files of all segments */
-	uint64_t spare1[7];
+	_Atomic uint64_t deaths;	/* of owners, as far as they were looked after */
+	_Atomic uint64_t swept;		/* deaths after which bits and counters were put right */
+	uint64_t spare1[5];
 	_Alignas(128) _Atomic uint64_t clock; /* logical, for stamps */
 	uint64_t spare2[15];
 	_Alignas(4096) struct kvc_packed_entry processes[KVC_PACKED_PROCESSES];

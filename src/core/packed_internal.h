@@ -14,6 +14,10 @@
 #define KVC_PACKED_CHUNK  1024u /* segments that a chunk of pointers holds */
 #define KVC_PACKED_CHUNKS (KVC_PACKED_SEGMENTS_MAX / KVC_PACKED_CHUNK)
 
+/* retired of hdr.<n>: being emptied; its files are gone. */
+#define KVC_PACKED_RETIRED_MARKED  1u
+#define KVC_PACKED_RETIRED_REMOVED 2u
+
 /* A segment as this process has it mapped. */
 struct kvc_packed_segment {
 	struct kvc_packed_arena *arena;
@@ -28,6 +32,7 @@ struct kvc_packed_segment {
 	struct kvc_packed_map names_map;
 	_Atomic(struct kvc_packed_name *) names; /* mapped at the first use, NULL before */
 	atomic_bool broken;			 /* a page of it was lost */
+	atomic_uint_fast64_t busy_until_ns;	 /* not to be retired earlier: it was tried */
 	struct kvc_packed_segment *next_dropped;
 	uint32_t dropped_turn;
 };
@@ -295,6 +300,9 @@ extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;
 
 /* Evicts and adds ahead of need; one turn of the keeper. */
 void kvc_packed_arena_keep(struct kvc_packed_arena *arena);
+
+/* Goes on with segments that were marked when slots of theirs were busy, or by one that died. */
+void kvc_packed_arena_finish(struct kvc_packed_arena *arena);
 
 /* Notices segments whose files were removed by others. */
 void kvc_packed_arena_check(struct kvc_packed_arena *arena);

@@ -366,6 +366,7 @@ static void end_look(const struct look *look, struct kvc_packed_entry *entry)
 	if (look->unclear > 0)
 		return;
 	kvc_packed_step(look->packed, "packed.recover.empty");
+	atomic_fetch_add(&look->packed->shm->deaths, 1);
 	atomic_store(&entry->quarantined, 0);
 	kvc_packed_step(look->packed, "packed.recover.released");
 	atomic_store(&entry->pid, 0);

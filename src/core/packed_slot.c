@@ -754,7 +754,9 @@ uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 
-		if (usable(segment))
+		/* Those of one that is to go count until it is gone. */
+		if (segment && !atomic_load(&segment->broken) &&
+		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
 			sweep_segment(segment, &free_slots, &live);
 	}
 	atomic_store_explicit(&arena->record->free_slots, free_slots, memory_order_relaxed);
