@@ -40,6 +40,7 @@ struct kvc_packed_segment {
 /* A table as this process has it mapped. */
 struct kvc_packed_table {
 	struct kvc_packed_map map;
+	void *own;		   /* instead, for a private index: memory of this process */
 	_Atomic uint64_t *entries; /* bucket_count * KVC_PACKED_BUCKET */
 	uint64_t bucket_count;
 	uint32_t epoch;
@@ -159,6 +160,8 @@ static inline uint32_t kvc_packed_lane(uint64_t created_depth)
  * in that state any more. */
 bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);
 
+/* ---------------------------------------------------------------- packed_evict.c */
+
 /* Frees up to `count` slots of the arena, coldest groups first. Returns how many. */
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
 
@@ -172,10 +175,13 @@ uint64_t kvc_packed_random(struct kvc_packed *packed);
 
 /* ---------------------------------------------------------------- packed_table.c */
 
-/* Two buckets of a group and lane. */
+/* Two buckets of a group and lane, in one page of the table: what is far is the page, whose address
+ * has to be translated, more than the second line in it. */
 struct kvc_packed_buckets {
 	_Atomic uint64_t *entries[2];
 };
+
+#define KVC_PACKED_PAGE_BUCKETS 64u /* of 4096 bytes; a table has whole pages */
 
 static inline uint64_t kvc_packed_mix(uint64_t x)
 {
@@ -195,19 +201,29 @@ static inline uint64_t kvc_packed_scale(uint64_t hash, uint64_t count)
 static inline struct kvc_packed_buckets kvc_packed_buckets(const struct kvc_packed_table *table,
 							   uint64_t g, uint32_t lane)
 {
-	const uint64_t a = kvc_packed_mix(g + lane * UINT64_C(0x9e3779b97f4a7c15));
-	const uint64_t b = kvc_packed_mix(a ^ UINT64_C(0x2545f4914f6cdd1d));
-	const uint64_t count = table->bucket_count;
+	const uint64_t hash = kvc_packed_mix(g + lane * UINT64_C(0x9e3779b97f4a7c15));
+	const uint64_t page = kvc_packed_scale(hash, table->bucket_count / KVC_PACKED_PAGE_BUCKETS);
+	const uint32_t first = hash % KVC_PACKED_PAGE_BUCKETS;
+	const uint32_t step =
+		1 + (uint32_t)(hash / KVC_PACKED_PAGE_BUCKETS % (KVC_PACKED_PAGE_BUCKETS - 1));
+	const uint32_t second = (first + step) % KVC_PACKED_PAGE_BUCKETS;
+	_Atomic uint64_t *entries =
+		table->entries + page * KVC_PACKED_PAGE_BUCKETS * KVC_PACKED_BUCKET;
 
 	return (struct kvc_packed_buckets){ {
-		table->entries + kvc_packed_scale(a, count) * KVC_PACKED_BUCKET,
-		table->entries + kvc_packed_scale(b, count) * KVC_PACKED_BUCKET,
+		entries + first * KVC_PACKED_BUCKET,
+		entries + second * KVC_PACKED_BUCKET,
 	} };
 }
 
-static inline uint64_t kvc_packed_tag(uint64_t v)
+/* Upper 24 bits of an entry: 8 of g, by which a group is found without a look at each header, and 16
+ * of v. */
+#define KVC_PACKED_TAG_GROUP (UINT64_C(0xff) << 56)
+#define KVC_PACKED_TAG	     (UINT64_MAX << KVC_PACKED_REF_BITS)
+
+static inline uint64_t kvc_packed_tag(uint64_t g, uint64_t v)
 {
-	return v >> KVC_PACKED_REF_BITS << KVC_PACKED_REF_BITS;
+	return (g & KVC_PACKED_TAG_GROUP) | v >> 48 << KVC_PACKED_REF_BITS;
 }
 
 #define KVC_PACKED_REF_MASK ((UINT64_C(1) << KVC_PACKED_REF_BITS) - 1)
@@ -231,19 +247,26 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots);
 /* The segment with that number, mapped when need be; NULL: it is gone, or cannot be mapped. */
 struct kvc_packed_segment *kvc_packed_segment_map(struct kvc_packed_arena *arena, uint32_t number);
 
+/* As it is mapped here: NULL, not yet. */
+static inline struct kvc_packed_segment *kvc_packed_segment_seen(struct kvc_packed_arena *arena,
+								 uint32_t number)
+{
+	_Atomic(struct kvc_packed_segment *) *chunk;
+
+	if (number == 0 || number >= KVC_PACKED_SEGMENTS_MAX)
+		return KVC_PACKED_MISSING;
+	chunk = atomic_load_explicit(&arena->chunks[number / KVC_PACKED_CHUNK],
+				     memory_order_acquire);
+	return chunk ? atomic_load_explicit(&chunk[number % KVC_PACKED_CHUNK],
+					    memory_order_acquire) :
+		       NULL;
+}
+
 static inline struct kvc_packed_segment *kvc_packed_segment(struct kvc_packed_arena *arena,
 							    uint32_t number)
 {
-	_Atomic(struct kvc_packed_segment *) *chunk;
-	struct kvc_packed_segment *segment;
+	struct kvc_packed_segment *segment = kvc_packed_segment_seen(arena, number);
 
-	if (number == 0 || number >= KVC_PACKED_SEGMENTS_MAX)
-		return NULL;
-	chunk = atomic_load_explicit(&arena->chunks[number / KVC_PACKED_CHUNK],
-				     memory_order_acquire);
-	segment = chunk ? atomic_load_explicit(&chunk[number % KVC_PACKED_CHUNK],
-					       memory_order_acquire) :
-			  NULL;
 	if (__builtin_expect(segment == NULL, 0))
 		return kvc_packed_segment_map(arena, number);
 	return segment == KVC_PACKED_MISSING ? NULL : segment;
@@ -256,6 +279,22 @@ static inline struct kvc_packed_segment *kvc_packed_segment_of(struct kvc_packed
 	struct kvc_packed_segment *segment = kvc_packed_segment(arena, kvc_packed_ref_segment(ref));
 
 	return segment && kvc_packed_ref_slot(ref) < segment->slots ? segment : NULL;
+}
+
+/* The slot is free: true when its bit did not say so. */
+static inline bool kvc_packed_give_bit(struct kvc_packed_segment *segment, uint32_t slot)
+{
+	const uint64_t bit = UINT64_C(1) << slot % 64;
+
+	return !(atomic_fetch_or_explicit(&segment->bitmap[slot / 64], bit, memory_order_release) &
+		 bit);
+}
+
+/* Whether slots of it may be given out. */
+static inline bool kvc_packed_usable(const struct kvc_packed_segment *segment)
+{
+	return segment && !atomic_load_explicit(&segment->broken, memory_order_relaxed) &&
+	       atomic_load_explicit(&segment->hdr->retired, memory_order_relaxed) == 0;
 }
 
 /* Record in mapped memory; NULL: not mapped. The names of a segment are mapped at the first use. */
@@ -334,6 +373,9 @@ uint32_t kvc_packed_recover_dead(struct kvc_packed *packed);
 /* An entry for this opening: its lock is held, its intents are mapped. -EUSERS. */
 int kvc_packed_entry_take(struct kvc_packed *packed);
 void kvc_packed_entry_give(struct kvc_packed *packed);
+
+/* For a rebuild: nobody has any. -EBADMSG: the file is damaged. */
+int kvc_packed_intents_clear(struct kvc_packed *packed, uint32_t entry);
 
 /* Boot id of the kernel, machine id of the host. */
 int kvc_packed_boot_id(uint64_t out[2]);

@@ -97,7 +97,8 @@ static void intents_name(uint32_t entry, char out[64])
 }
 
 /* -EBADMSG: it is damaged, or of another root. */
-static int intents_open(struct kvc_packed *packed, uint32_t entry, struct kvc_packed_map *out)
+static int intents_open(struct kvc_packed *packed, uint32_t entry, atomic_bool *broken,
+			struct kvc_packed_map *out)
 {
 	uint8_t header[offsetof(struct kvc_packed_intents, intents)] = { 0 };
 	struct kvc_packed_map map;
@@ -106,9 +107,8 @@ static int intents_open(struct kvc_packed *packed, uint32_t entry, struct kvc_pa
 	int rc;
 
 	intents_name(entry, name);
-	rc = kvc_packed_map_open(packed->dir, name, &intents_kind, header, 0, &packed->broken,
-				 &map);
-	if (rc == -ENOMSG || rc == -EPROTONOSUPPORT)
+	rc = kvc_packed_map_open(packed->dir, name, &intents_kind, header, 0, broken, &map);
+	if (rc == -ENOMSG || rc == -EPROTONOSUPPORT || rc == -EIO)
 		return -EBADMSG;
 	if (rc)
 		return rc;
@@ -138,7 +138,7 @@ static int intents_create(struct kvc_packed *packed, uint32_t entry)
 /* The intents of an entry whose lock is held and that has none to be looked after. */
 static int intents_obtain(struct kvc_packed *packed, uint32_t entry, struct kvc_packed_map *out)
 {
-	int rc = intents_open(packed, entry, out);
+	int rc = intents_open(packed, entry, &packed->broken, out);
 	char name[64];
 
 	if (rc != -ENOENT && rc != -EBADMSG)
@@ -147,7 +147,7 @@ static int intents_obtain(struct kvc_packed *packed, uint32_t entry, struct kvc_
 	if (rc == -EBADMSG)
 		(void)kvc_packed_dir_remove(packed->dir, name);
 	rc = intents_create(packed, entry);
-	return rc ? rc : intents_open(packed, entry, out);
+	return rc ? rc : intents_open(packed, entry, &packed->broken, out);
 }
 
 static bool intents_are_clear(struct kvc_packed_intents *intents)
@@ -156,6 +156,22 @@ static bool intents_are_clear(struct kvc_packed_intents *intents)
 		if (atomic_load(&intents->intents[i]) != 0)
 			return false;
 	return true;
+}
+
+int kvc_packed_intents_clear(struct kvc_packed *packed, uint32_t entry)
+{
+	struct kvc_packed_intents *intents;
+	atomic_bool broken = false;
+	struct kvc_packed_map map;
+	int rc = intents_open(packed, entry, &broken, &map);
+
+	if (rc)
+		return rc;
+	intents = map.memory;
+	for (uint32_t i = 0; i < KVC_PACKED_INTENTS; i++)
+		atomic_store(&intents->intents[i], 0);
+	kvc_packed_map_close(&map);
+	return atomic_load(&broken) ? -EBADMSG : 0;
 }
 
 /* ---------------------------------------------------------------- a dead owner's slots */
@@ -169,15 +185,6 @@ struct look {
 	uint32_t unclear; /* intents whose slots could not be looked at now */
 	uint32_t freed;
 };
-
-/* True when the bit was not there. */
-static bool give_bit(struct kvc_packed_segment *segment, uint32_t slot)
-{
-	const uint64_t bit = UINT64_C(1) << slot % 64;
-
-	return !(atomic_fetch_or_explicit(&segment->bitmap[slot / 64], bit, memory_order_release) &
-		 bit);
-}
 
 /* It died between LIVE and the end of its publishing: the object is whole, and is now found, or it
  * is the second of its name. */
@@ -225,7 +232,7 @@ static bool release(struct look *look, struct kvc_packed_segment *segment, uint3
 					    kvc_packed_freed(state)))
 		return true;
 	kvc_packed_step(look->packed, "packed.recover.freed");
-	(void)give_bit(segment, slot);
+	(void)kvc_packed_give_bit(segment, slot);
 	atomic_fetch_add_explicit(&segment->arena->record->free_slots, 1, memory_order_relaxed);
 	look->freed++;
 	return true;
@@ -240,7 +247,7 @@ static bool look_at_slot(struct look *look, struct kvc_packed_segment *segment, 
 
 	switch (kvc_packed_st(state)) {
 	case KVC_PACKED_FREE: /* its bit may have been taken, or not been given back yet */
-		look->freed += give_bit(segment, slot);
+		look->freed += kvc_packed_give_bit(segment, slot);
 		return true;
 	case KVC_PACKED_LIVE:
 		settle_live(look, segment, slot, state);
@@ -378,6 +385,7 @@ static uint32_t recover_entry(struct kvc_packed *packed, uint32_t number)
 	struct kvc_packed_entry *entry = &packed->shm->processes[number];
 	const uint64_t since_ns = atomic_load(&entry->quarantined), now_ns = boot_ns();
 	struct look look = { .packed = packed, .entry = number };
+	atomic_bool broken = false;
 	struct kvc_packed_map map;
 	int rc;
 
@@ -389,14 +397,15 @@ static uint32_t recover_entry(struct kvc_packed *packed, uint32_t number)
 	if (since_ns != 0 && !look.over)
 		return 0;
 	kvc_packed_refresh(packed);
-	rc = intents_open(packed, number, &map);
+	rc = intents_open(packed, number, &broken, &map);
 	if (!rc) {
 		look_at_intents(&look, map.memory);
 		kvc_packed_map_close(&map);
-	} else if (rc == -ENOENT || rc == -EBADMSG) {
+	}
+	if (rc == -ENOENT || rc == -EBADMSG || atomic_load(&broken)) {
 		look_everywhere(&look);
-	} else {
-		kvc_log(KVC_LOG_WARNING, "%s: the intents of a dead process cannot be read: %s",
+	} else if (rc) {
+		kvc_log(KVC_LOG_DEBUG, "%s: the intents of a dead process cannot be read: %s",
 			packed->root->location, strerror(-rc));
 		return 0;
 	}

@@ -23,9 +23,6 @@
 #include <unistd.h>
 
 #define EXISTS_AT_ONCE 64u
-#define SAMPLES	       32u
-#define OLDEST	       4u /* of the samples, whose groups are looked at */
-#define RESERVE_MIN    64u
 #define CLAIM_ATTEMPTS 64
 #define EVICT_AT_ONCE  8u
 #define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
@@ -111,10 +108,23 @@ static bool slot_is(struct kvc_packed_segment *segment, uint32_t number,
 	return true;
 }
 
-static bool find_in(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
-		    const struct kvc_packed_key *key, struct kvc_packed_place *out)
+/* Of an entry; NULL: no such slot. With unseen nothing is mapped for it: it becomes true instead. */
+static struct kvc_packed_segment *segment_of(struct kvc_packed_arena *arena, uint64_t entry,
+					     bool *unseen)
 {
-	const uint64_t tag = kvc_packed_tag(key->v);
+	const uint64_t ref = entry & KVC_PACKED_REF_MASK;
+
+	if (unseen && !kvc_packed_segment_seen(arena, kvc_packed_ref_segment(ref))) {
+		*unseen = true;
+		return NULL;
+	}
+	return kvc_packed_segment_of(arena, ref);
+}
+
+static bool find_in(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
+		    const struct kvc_packed_key *key, bool *unseen, struct kvc_packed_place *out)
+{
+	const uint64_t tag = kvc_packed_tag(key->g, key->v);
 
 	for (unsigned b = 0; b < 2; b++) {
 		for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
@@ -122,9 +132,9 @@ static bool find_in(struct kvc_packed_arena *arena, const struct kvc_packed_buck
 				atomic_load_explicit(&buckets->entries[b][i], memory_order_acquire);
 			struct kvc_packed_segment *segment;
 
-			if (entry == 0 || kvc_packed_tag(entry) != tag)
+			if (entry == 0 || (entry & KVC_PACKED_TAG) != tag)
 				continue;
-			segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
+			segment = segment_of(arena, entry, unseen);
 			if (segment && slot_is(segment, kvc_packed_ref_slot(entry), key, out))
 				return true;
 		}
@@ -141,45 +151,55 @@ int kvc_packed_find(struct kvc_packed_arena *arena, const struct kvc_packed_key 
 	if (!table)
 		return -ENOENT;
 	buckets = kvc_packed_buckets(table, key->g, key->lane);
-	return find_in(arena, &buckets, key, out) ? 0 : -ENOENT;
+	return find_in(arena, &buckets, key, NULL, out) ? 0 : -ENOENT;
 }
 
-/* The header lines of the candidates, so that they come from memory side by side. */
-static void prefetch_slots(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
-			   uint64_t tag)
+/* The header lines of the candidates in one bucket, so that they come from memory side by side.
+ * False: it has none. */
+static bool prefetch_slots(struct kvc_packed_arena *arena, _Atomic uint64_t *entries, uint64_t tag,
+			   bool *unseen)
 {
-	for (unsigned b = 0; b < 2; b++) {
-		for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
-			const uint64_t entry =
-				atomic_load_explicit(&buckets->entries[b][i], memory_order_relaxed);
-			struct kvc_packed_segment *segment;
+	bool found = false;
 
-			if (entry == 0 || kvc_packed_tag(entry) != tag)
-				continue;
-			segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
-			if (segment)
-				__builtin_prefetch(&segment->headers[kvc_packed_ref_slot(entry)]);
-		}
+	for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
+		const uint64_t entry = atomic_load_explicit(&entries[i], memory_order_relaxed);
+		struct kvc_packed_segment *segment;
+
+		if (entry == 0 || (entry & KVC_PACKED_TAG) != tag)
+			continue;
+		found = true;
+		segment = segment_of(arena, entry, unseen);
+		if (segment)
+			__builtin_prefetch(&segment->headers[kvc_packed_ref_slot(entry)]);
 	}
+	return found;
 }
 
-/* At most EXISTS_AT_ONCE keys; the buckets of all, then the headers of all, then the answers. */
+/* At most EXISTS_AT_ONCE keys; their first buckets, then headers, or second buckets and their
+ * headers, then the answers. */
 static size_t exists_some(struct kvc_packed_arena *arena, const struct kvc_packed_table *table,
 			  const struct kvc_packed_key *keys, size_t count, bool stop,
-			  uint8_t *present)
+			  uint8_t *present, bool *unseen)
 {
 	struct kvc_packed_buckets buckets[EXISTS_AT_ONCE];
-	size_t leading = 0;
+	size_t second[EXISTS_AT_ONCE], seconds = 0, leading = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		buckets[i] = kvc_packed_buckets(table, keys[i].g, keys[i].lane);
 		__builtin_prefetch((void *)buckets[i].entries[0]);
-		__builtin_prefetch((void *)buckets[i].entries[1]);
 	}
-	for (size_t i = 0; i < count; i++)
-		prefetch_slots(arena, &buckets[i], kvc_packed_tag(keys[i].v));
 	for (size_t i = 0; i < count; i++) {
-		present[i] = find_in(arena, &buckets[i], &keys[i], NULL);
+		if (prefetch_slots(arena, buckets[i].entries[0],
+				   kvc_packed_tag(keys[i].g, keys[i].v), unseen))
+			continue;
+		__builtin_prefetch((void *)buckets[i].entries[1]);
+		second[seconds++] = i;
+	}
+	for (size_t n = 0; n < seconds; n++)
+		(void)prefetch_slots(arena, buckets[second[n]].entries[1],
+				     kvc_packed_tag(keys[second[n]].g, keys[second[n]].v), unseen);
+	for (size_t i = 0; i < count; i++) {
+		present[i] = find_in(arena, &buckets[i], &keys[i], unseen, NULL);
 		leading += present[i] && leading == i;
 		if (stop && !present[i]) {
 			memset(present + i, 0, count - i);
@@ -189,10 +209,10 @@ static size_t exists_some(struct kvc_packed_arena *arena, const struct kvc_packe
 	return leading;
 }
 
-size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
-			 size_t count, bool stop, uint8_t *present)
+static size_t exists_in(struct kvc_packed_arena *arena, const struct kvc_packed_table *table,
+			const struct kvc_packed_key *keys, size_t count, bool stop,
+			uint8_t *present, bool *unseen)
 {
-	struct kvc_packed_table *table = kvc_packed_table_get(arena);
 	size_t leading = 0;
 
 	if (!table) {
@@ -201,7 +221,8 @@ size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed
 	}
 	for (size_t at = 0; at < count; at += EXISTS_AT_ONCE) {
 		const size_t some = count - at < EXISTS_AT_ONCE ? count - at : EXISTS_AT_ONCE;
-		const size_t found = exists_some(arena, table, keys + at, some, stop, present + at);
+		const size_t found =
+			exists_some(arena, table, keys + at, some, stop, present + at, unseen);
 
 		leading += leading == at ? found : 0;
 		if (stop && found < some) {
@@ -210,6 +231,25 @@ size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed
 		}
 	}
 	return leading;
+}
+
+size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
+			 size_t count, bool stop, uint8_t *present)
+{
+	return exists_in(arena, kvc_packed_table_get(arena), keys, count, stop, present, NULL);
+}
+
+int kvc_packed_exists_seen(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
+			   size_t count, bool stop, uint8_t *present)
+{
+	const uint32_t epoch = atomic_load(&arena->record->epoch);
+	struct kvc_packed_table *table = atomic_load_explicit(&arena->table, memory_order_acquire);
+	bool unseen = false;
+
+	if (table ? table->epoch != epoch : epoch != 0)
+		return -EAGAIN;
+	(void)exists_in(arena, table, keys, count, stop, present, &unseen);
+	return unseen ? -EAGAIN : 0;
 }
 
 bool kvc_packed_is_same(const struct kvc_packed_place *place)
@@ -250,18 +290,6 @@ void kvc_packed_trust(struct kvc_packed_arena *arena, const struct kvc_packed_pl
 }
 
 /* ---------------------------------------------------------------- claiming */
-
-static void give_bit(struct kvc_packed_segment *segment, uint32_t slot)
-{
-	atomic_fetch_or_explicit(&segment->bitmap[slot / 64], UINT64_C(1) << slot % 64,
-				 memory_order_release);
-}
-
-static bool usable(const struct kvc_packed_segment *segment)
-{
-	return segment && !atomic_load_explicit(&segment->broken, memory_order_relaxed) &&
-	       atomic_load_explicit(&segment->hdr->retired, memory_order_relaxed) == 0;
-}
 
 /* The next free bit of a segment from word `from` on, taken; the word it lay in. */
 static bool take_from(struct kvc_packed_segment *segment, uint32_t from, uint32_t *out_slot)
@@ -307,7 +335,7 @@ static struct kvc_packed_segment *take_bit(struct kvc_packed_arena *arena, uint3
 	for (uint32_t n = 0; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, number);
 
-		if (usable(segment) && take_from(segment, word, out_slot)) {
+		if (kvc_packed_usable(segment) && take_from(segment, word, out_slot)) {
 			const uint64_t next = (uint64_t)number << 32 | *out_slot / 64;
 
 			if (next != cursor)
@@ -348,7 +376,7 @@ static bool claim_slot(struct kvc_packed_arena *arena, struct kvc_packed_segment
 		.state = claimed,
 		.intent = intent,
 	};
-	if (!usable(segment)) {
+	if (!kvc_packed_usable(segment)) {
 		kvc_packed_abandon(arena, out);
 		return false;
 	}
@@ -413,7 +441,7 @@ void kvc_packed_abandon(struct kvc_packed_arena *arena, const struct kvc_packed_
 
 	if (atomic_compare_exchange_strong(&segment->headers[number].state, &state,
 					   kvc_packed_freed(state))) {
-		give_bit(segment, number);
+		(void)kvc_packed_give_bit(segment, number);
 		atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
 	}
 	kvc_packed_step(packed, "packed.set.abandoned");
@@ -546,14 +574,19 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, ui
 	const uint32_t lane =
 		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
 
+	uint64_t stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed);
+
 	if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
 	    !atomic_compare_exchange_strong(&slot->state, &state, kvc_packed_freed(state)))
 		return false;
 	kvc_packed_step(arena->packed, "packed.end.freed");
 	kvc_packed_table_remove(arena, g, lane, v, kvc_packed_ref(segment->number, number));
 	kvc_packed_step(arena->packed, "packed.end.removed");
+	/* Not drawn as the oldest, unless somebody has the slot already. */
+	(void)atomic_compare_exchange_strong_explicit(&segment->stamps[number], &stamp, UINT64_MAX,
+						      memory_order_relaxed, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&arena->record->live_slots, 1, memory_order_relaxed);
-	give_bit(segment, number);
+	(void)kvc_packed_give_bit(segment, number);
 	atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
 	return true;
 }
@@ -563,203 +596,4 @@ bool kvc_packed_remove(struct kvc_packed_arena *arena, const struct kvc_packed_p
 	if (arena->packed->read_only)
 		return false;
 	return kvc_packed_slot_end(place->segment, kvc_packed_ref_slot(place->ref), place->state);
-}
-
-/* ---------------------------------------------------------------- eviction */
-
-uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena)
-{
-	const struct kvc_packed_record *record = arena->record;
-	const uint64_t slots =
-		(uint64_t)atomic_load_explicit(&record->present, memory_order_relaxed) *
-		record->segment_slots;
-	const uint64_t few = slots / 16 < RESERVE_MIN ? slots / 16 : RESERVE_MIN;
-
-	return slots / 100 > few ? slots / 100 : few;
-}
-
-/* A live slot that may go. */
-struct victim {
-	struct kvc_packed_segment *segment;
-	uint32_t slot;
-	uint64_t state;
-	uint64_t g;
-	uint64_t stamp; /* of the object, then of its whole group: the latest */
-};
-
-/* What one group has in an arena: the latest use, or, when told so, the end of all of it. */
-static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
-{
-	struct kvc_packed_table *table = kvc_packed_table_get(arena);
-	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
-	uint32_t ended = 0;
-
-	for (uint32_t lane = 0; table && lane < lanes; lane++) {
-		const struct kvc_packed_buckets buckets = kvc_packed_buckets(table, g, lane);
-
-		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
-			const uint64_t entry = atomic_load_explicit(
-				&buckets.entries[i / KVC_PACKED_BUCKET][i % KVC_PACKED_BUCKET],
-				memory_order_acquire);
-			struct kvc_packed_segment *segment =
-				entry ? kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK) :
-					NULL;
-			const uint32_t number = kvc_packed_ref_slot(entry);
-			uint64_t state, stamp;
-
-			if (!segment)
-				continue;
-			state = atomic_load_explicit(&segment->headers[number].state,
-						     memory_order_acquire);
-			if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
-			    atomic_load_explicit(&segment->headers[number].g,
-						 memory_order_relaxed) != g)
-				continue;
-			stamp = atomic_load_explicit(&segment->stamps[number],
-						     memory_order_relaxed) >>
-				1;
-			*latest = stamp > *latest ? stamp : *latest;
-			if (end)
-				ended += kvc_packed_slot_end(segment, number, state);
-		}
-	}
-	return ended;
-}
-
-/* A group lies in all arenas of its namespace. */
-static uint32_t group_all(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
-{
-	uint32_t ended = 0;
-
-	kvc_packed_refresh(arena->packed);
-	for (struct kvc_packed_arena *a =
-		     atomic_load_explicit(&arena->packed->arenas, memory_order_acquire);
-	     a; a = a->next)
-		if (a->ns_hash == arena->ns_hash)
-			ended += group_in(a, g, latest, end);
-	return ended;
-}
-
-/* Slots at random, looked at side by side. */
-static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
-{
-	const uint32_t segments =
-		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
-	unsigned count = 0, live = 0;
-
-	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 4 * SAMPLES; tries++) {
-		const uint64_t random = kvc_packed_random(arena->packed);
-		const uint32_t number = 1 + (uint32_t)((random >> 32) % segments);
-		struct kvc_packed_segment *segment = kvc_packed_segment(arena, number);
-
-		if (!usable(segment))
-			continue;
-		victims[count].segment = segment;
-		victims[count].slot = (uint32_t)random % segment->slots;
-		__builtin_prefetch(&segment->headers[victims[count].slot]);
-		__builtin_prefetch((void *)&segment->stamps[victims[count].slot]);
-		count++;
-	}
-	for (unsigned i = 0; i < count; i++) {
-		struct victim victim = victims[i];
-		struct kvc_packed_slot *slot = &victim.segment->headers[victim.slot];
-
-		victim.state = atomic_load_explicit(&slot->state, memory_order_acquire);
-		if (kvc_packed_st(victim.state) != KVC_PACKED_LIVE)
-			continue;
-		victim.g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-		victim.stamp = atomic_load_explicit(&victim.segment->stamps[victim.slot],
-						    memory_order_relaxed) >>
-			       1;
-		victims[live++] = victim;
-	}
-	return live;
-}
-
-/* Of the oldest objects of a sample that whose group as a whole was not used for the longest time:
- * a group whose other rank was read just now stays. */
-static bool choose(struct kvc_packed_arena *arena, struct victim *out)
-{
-	struct victim victims[SAMPLES];
-	const unsigned live = sample(arena, victims);
-	uint64_t best = UINT64_MAX;
-
-	for (unsigned k = 0; k < OLDEST && k < live; k++) {
-		unsigned oldest = k;
-		uint64_t latest = 0;
-		struct victim victim;
-
-		for (unsigned i = k + 1; i < live; i++)
-			if (victims[i].stamp < victims[oldest].stamp)
-				oldest = i;
-		victim = victims[oldest];
-		victims[oldest] = victims[k];
-		victims[k] = victim;
-		latest = victim.stamp;
-		(void)group_all(arena, victim.g, &latest, false);
-		if (latest < best) {
-			best = latest;
-			*out = victim;
-		}
-		if (latest == victim.stamp)
-			break; /* alone, or all of it as old: no other can be older */
-	}
-	return best != UINT64_MAX;
-}
-
-uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
-{
-	uint32_t ended = 0;
-
-	for (uint32_t tries = 0; ended < count && tries < 2 * count; tries++) {
-		struct victim victim;
-		uint64_t latest = 0;
-
-		if (!choose(arena, &victim))
-			break;
-		/* The victim itself may have no entry in the table. */
-		ended += kvc_packed_slot_end(victim.segment, victim.slot, victim.state);
-		ended += group_all(arena, victim.g, &latest, true);
-	}
-	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
-	return ended;
-}
-
-/* ---------------------------------------------------------------- sweep */
-
-/* One segment: a bit for each slot that is FREE and has none. A slot whose bit was taken just now
- * gets it back too: its claim then finds the bit again, or two find it and one of them wins. */
-static void sweep_segment(struct kvc_packed_segment *segment, uint64_t *free_slots, uint64_t *live)
-{
-	for (uint32_t s = 0; s < segment->slots; s++) {
-		const uint64_t state =
-			atomic_load_explicit(&segment->headers[s].state, memory_order_relaxed);
-
-		if (kvc_packed_st(state) == KVC_PACKED_LIVE)
-			(*live)++;
-		if (kvc_packed_st(state) != KVC_PACKED_FREE)
-			continue;
-		(*free_slots)++;
-		if (!(atomic_load_explicit(&segment->bitmap[s / 64], memory_order_relaxed) &
-		      UINT64_C(1) << s % 64))
-			give_bit(segment, s);
-	}
-}
-
-uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
-{
-	const uint32_t segments = atomic_load(&arena->record->segments);
-	uint64_t free_slots = 0, live = 0;
-
-	for (uint32_t n = 1; n <= segments; n++) {
-		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
-
-		/* Those of one that is to go count until it is gone. */
-		if (segment && !atomic_load(&segment->broken) &&
-		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
-			sweep_segment(segment, &free_slots, &live);
-	}
-	atomic_store_explicit(&arena->record->free_slots, free_slots, memory_order_relaxed);
-	atomic_store_explicit(&arena->record->live_slots, live, memory_order_relaxed);
-	return free_slots;
 }

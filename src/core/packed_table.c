@@ -15,6 +15,7 @@
 
 #define ENTRIES		 (2 * KVC_PACKED_BUCKET)
 #define SLOTS_PER_BUCKET 6u /* of 8 entries: full to three quarters */
+#define FEW_EMPTY	 2u
 #define MAKE_AHEAD	 32u
 
 static const struct kvc_mapfile_kind table_kind = {
@@ -54,7 +55,7 @@ static int table_map(struct kvc_packed_arena *arena, uint32_t epoch, struct kvc_
 	table->entries = (_Atomic uint64_t *)((char *)table->map.memory +
 					      sizeof(struct kvc_packed_table_header));
 	if (memcmp(header.uuid, packed->shm->uuid, sizeof(header.uuid)) != 0 ||
-	    header.bucket_count == 0 ||
+	    header.bucket_count == 0 || header.bucket_count % KVC_PACKED_PAGE_BUCKETS ||
 	    header.bucket_count > (table->map.bytes - sizeof(struct kvc_packed_table_header)) /
 					  (KVC_PACKED_BUCKET * sizeof(uint64_t))) {
 		kvc_packed_map_close(&table->map);
@@ -144,12 +145,12 @@ static enum entry_kind look_at(struct kvc_packed_arena *arena, uint64_t entry, u
 	slot_v = atomic_load_explicit(&slot->v, memory_order_relaxed);
 	atomic_thread_fence(memory_order_acquire);
 	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != out->state ||
-	    kvc_packed_tag(slot_v) != kvc_packed_tag(entry))
+	    kvc_packed_tag(slot_g, slot_v) != (entry & KVC_PACKED_TAG))
 		return ENTRY_STALE;
 	return slot_g == g && slot_v == v ? ENTRY_SAME : ENTRY_OTHER;
 }
 
-/* Into the emptier of the two buckets, or over a stale entry. False: both are full. */
+/* Into the first bucket, when it gets full into the emptier of the two, or over a stale entry. False: both are full. */
 static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
 		  uint64_t entry)
 {
@@ -160,7 +161,8 @@ static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 	for (unsigned i = 0; i < ENTRIES; i++)
 		empty[i / KVC_PACKED_BUCKET] +=
 			atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == 0;
-	first = empty[1] > empty[0] ? KVC_PACKED_BUCKET : 0;
+	/* Most lie in the first then, and are found there; two choices only where it is getting full. */
+	first = empty[0] <= FEW_EMPTY && empty[1] > empty[0] ? KVC_PACKED_BUCKET : 0;
 	for (unsigned n = 0; n < ENTRIES; n++) {
 		_Atomic uint64_t *at = entry_at(buckets, (first + n) % ENTRIES);
 		uint64_t none = 0;
@@ -208,7 +210,7 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 static bool replace(const struct kvc_packed_buckets *buckets, uint64_t entry, uint64_t old)
 {
 	for (unsigned i = 0; old && i < ENTRIES; i++) {
-		uint64_t seen = kvc_packed_tag(entry) | old;
+		uint64_t seen = (entry & KVC_PACKED_TAG) | old;
 
 		if (atomic_compare_exchange_strong(entry_at(buckets, i), &seen, entry))
 			return true;
@@ -227,7 +229,8 @@ static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 		const uint64_t entry = atomic_load(entry_at(buckets, i));
 		const uint64_t other = entry & KVC_PACKED_REF_MASK;
 
-		if (entry == 0 || other == ref || kvc_packed_tag(entry) != kvc_packed_tag(key->v) ||
+		if (entry == 0 || other == ref ||
+		    (entry & KVC_PACKED_TAG) != kvc_packed_tag(key->g, key->v) ||
 		    look_at(arena, entry, key->g, key->v, &look) != ENTRY_SAME)
 			continue;
 		if (other != old && other < ref)
@@ -240,7 +243,7 @@ static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
 			    uint64_t ref, uint64_t old)
 {
-	const uint64_t entry = kvc_packed_tag(key->v) | ref;
+	const uint64_t entry = kvc_packed_tag(key->g, key->v) | ref;
 
 	for (;;) {
 		struct kvc_packed_table *table = kvc_packed_table_get(arena);
@@ -274,7 +277,7 @@ void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_
 		return;
 	buckets = kvc_packed_buckets(table, g, lane);
 	for (unsigned i = 0; i < ENTRIES; i++) {
-		uint64_t seen = kvc_packed_tag(v) | ref;
+		uint64_t seen = kvc_packed_tag(g, v) | ref;
 
 		(void)atomic_compare_exchange_strong(entry_at(&buckets, i), &seen, 0);
 	}
@@ -339,7 +342,7 @@ static void maker_add(struct maker *maker, struct kvc_packed_segment *segment, u
 	maker->ahead[maker->count].segment = segment;
 	maker->ahead[maker->count].key = (struct kvc_packed_key){ .g = g, .v = v, .lane = lane };
 	maker->ahead[maker->count].buckets = kvc_packed_buckets(maker->table, g, lane);
-	maker->ahead[maker->count].entry = kvc_packed_tag(v) |
+	maker->ahead[maker->count].entry = kvc_packed_tag(g, v) |
 					   kvc_packed_ref(segment->number, number);
 	maker->ahead[maker->count].state = state;
 	__builtin_prefetch((void *)maker->ahead[maker->count].buckets.entries[0], 1);
@@ -383,17 +386,45 @@ static int table_create(struct kvc_packed_arena *arena, uint32_t epoch, uint64_t
 	return kvc_packed_map_create(packed->dir, path, &kind, (uint8_t *)&header);
 }
 
+/* One that no file has. */
+static int table_own(uint32_t epoch, uint64_t bucket_count, struct kvc_packed_table **out)
+{
+	const size_t bucket_bytes = KVC_PACKED_BUCKET * sizeof(uint64_t);
+	struct kvc_packed_table *table = calloc(1, sizeof(*table));
+
+	if (!table)
+		return -ENOMEM;
+	table->map.fd = -1;
+	table->own = calloc(bucket_count + 1, bucket_bytes);
+	if (!table->own) {
+		free(table);
+		return -ENOMEM;
+	}
+	table->bucket_count = bucket_count;
+	table->epoch = epoch;
+	/* A bucket is a cache line. */
+	table->entries = (_Atomic uint64_t *)(((uintptr_t)table->own + bucket_bytes - 1) &
+					      ~(uintptr_t)(bucket_bytes - 1));
+	*out = table;
+	return 0;
+}
+
 int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 {
 	struct kvc_packed *packed = arena->packed;
 	struct kvc_packed_table *old = atomic_load_explicit(&arena->table, memory_order_acquire);
 	const uint32_t former = atomic_load(&arena->record->epoch) & ~KVC_PACKED_NO_TABLE;
-	const uint64_t bucket_count = slots / SLOTS_PER_BUCKET + 1;
-	struct kvc_packed_table *table;
+	const uint64_t pages = slots / SLOTS_PER_BUCKET / KVC_PACKED_PAGE_BUCKETS + 1;
+	const uint64_t bucket_count = pages * KVC_PACKED_PAGE_BUCKETS;
+	struct kvc_packed_table *table = NULL;
 	char path[256];
-	int rc = table_create(arena, former + 1, bucket_count);
+	int rc;
 
-	if (!rc)
+	if (packed->private_index)
+		rc = table_own(former + 1, bucket_count, &table);
+	else
+		rc = table_create(arena, former + 1, bucket_count);
+	if (!rc && !packed->private_index)
 		rc = table_map(arena, former + 1, &table);
 	if (rc)
 		return rc;
