@@ -26,6 +26,7 @@
 #define CAPACITY_UNKNOWN  (1024 * MIB)
 #define AUTO_LEAST	  (64 * MIB) /* smaller: files make more of it */
 #define USERS_WAIT_NS	  (UINT64_C(30) * 1000000000)
+#define USERS_PAUSE_NS	  (UINT64_C(5) * 1000000)
 #define QUARANTINE_NS	  (UINT64_C(60) * 1000000000)
 #define TICK_NS		  (UINT64_C(1) * 1000000000)
 #define BEAT_S		  10
@@ -186,7 +187,9 @@ static void recount_files(struct kvc_packed *packed)
 
 		for (uint32_t n = 1; n <= segments; n++)
 			present += kvc_packed_segment(a, n) != NULL;
-		atomic_store(&a->record->present, present);
+		/* What went with a file was counted with those that stay. */
+		if (atomic_exchange(&a->record->present, present) != present)
+			(void)kvc_packed_sweep(a);
 		bytes += present * kvc_packed_segment_file_bytes(a);
 	}
 	atomic_store(&packed->shm->segment_bytes, bytes);
@@ -216,27 +219,55 @@ static int begin_alone(struct kvc_packed *packed)
 	return 0;
 }
 
-/* A writer's opening: alone first, if that can be had; then as one of the users. */
-static int begin_writing(struct kvc_packed *packed)
+/* As one of the users. -EAGAIN: what they have has to be made again by somebody who is alone: they are
+ * readers, or one who was alone did not come to an end with it. */
+static int begin_shared(struct kvc_packed *packed, uint64_t deadline_ns)
 {
-	int rc = kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, true);
+	int rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false, deadline_ns);
 
-	if (rc == 0) {
-		rc = begin_alone(packed);
-		if (rc)
-			return rc;
-		return kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, false);
-	}
-	if (rc != -EAGAIN)
-		return rc;
-	rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false,
-				  kvc_now_ns() + USERS_WAIT_NS);
 	if (rc == -ETIMEDOUT)
 		return kvc_fail(-EBUSY, "%s: its index is being made again by another process",
 				packed->root->location);
-	if (!rc)
-		rc = shm_map(packed);
-	return rc;
+	if (rc)
+		return rc;
+	rc = shm_map(packed);
+	if (rc == 0 && is_this_boot(packed))
+		return 0;
+	if (rc && rc != -ENOENT && rc != -EBADMSG && rc != -ENOMSG)
+		return rc;
+	if (rc == 0)
+		kvc_packed_map_close(&packed->shm_map);
+	packed->shm = NULL;
+	kvc_packed_lock_release(packed->lock, KVC_PACKED_LOCK_USERS);
+	return -EAGAIN;
+}
+
+/* A writer's opening: alone first, if that can be had; then as one of the users. */
+static int begin_writing(struct kvc_packed *packed)
+{
+	const uint64_t deadline_ns = kvc_now_ns() + USERS_WAIT_NS;
+	const struct timespec pause = kvc_timespec(USERS_PAUSE_NS);
+	int rc;
+
+	for (;;) {
+		rc = kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, true);
+		if (rc == 0) {
+			rc = begin_alone(packed);
+			if (rc)
+				return rc;
+			return kvc_packed_lock_try(packed->lock, KVC_PACKED_LOCK_USERS, false);
+		}
+		if (rc == -EAGAIN)
+			rc = begin_shared(packed, deadline_ns);
+		if (rc != -EAGAIN)
+			return rc;
+		if (kvc_now_ns() >= deadline_ns)
+			return kvc_fail(-EBUSY,
+					"%s: its index is of an earlier boot and can only be made "
+					"again when the processes that read from it have ended",
+					packed->root->location);
+		(void)nanosleep(&pause, NULL);
+	}
 }
 
 /* A reader changes nothing. After a reboot it keeps what is whole for itself. */

@@ -258,7 +258,6 @@ struct job {
 	struct numbers numbers;
 	uint64_t slots;
 	uint64_t live;
-	uint64_t bytes;	 /* of the files of its segments */
 	uint64_t latest; /* use */
 	uint32_t lanes;
 };
@@ -384,15 +383,6 @@ static void scan_segment(struct job *job, struct kvc_packed_segment *segment, bo
 	}
 }
 
-static void count_segment(struct job *job, const struct kvc_packed_segment *segment)
-{
-	struct kvc_packed_record *record = job->arena->record;
-
-	job->slots += segment->slots;
-	job->bytes += kvc_packed_segment_file_bytes(job->arena);
-	atomic_fetch_add(&record->present, 1);
-}
-
 /* ---------------------------------------------------------------- segments */
 
 /* The mapped segment; NULL: it was damaged, or half removed, and its files are gone. */
@@ -450,7 +440,7 @@ static int scan_segments(struct job *job)
 			remove_segment(job->arena, numbers->list[i]);
 			continue;
 		}
-		count_segment(job, segment);
+		job->slots += segment->slots;
 		numbers->list[kept++] = numbers->list[i];
 		kvc_packed_step(job->arena->packed, "packed.rebuild.segment");
 	}
@@ -473,6 +463,48 @@ static int list_files(struct job *job, int (*fn)(void *context, const char *name
 	return rc == -ENOENT ? 0 : rc;
 }
 
+static void store_counts(const struct job *job)
+{
+	struct kvc_packed_record *record = job->arena->record;
+
+	atomic_store(&record->present, (uint32_t)job->numbers.count);
+	atomic_store(&record->lanes, job->lanes);
+	atomic_store(&record->live_slots, job->live);
+	atomic_store(&record->free_slots, job->slots - job->live);
+}
+
+/* No room for a table: a segment makes some, or a full disk would keep all of them from being used. */
+static void give_up_segment(struct job *job)
+{
+	const uint32_t number = job->numbers.list[--job->numbers.count];
+	struct kvc_packed_segment *segment = kvc_packed_segment(job->arena, number);
+
+	for (uint32_t s = 0; s < segment->slots; s++)
+		job->live -= kvc_packed_st(atomic_load(&segment->headers[s].state)) ==
+			     KVC_PACKED_LIVE;
+	job->slots -= segment->slots;
+	kvc_log(KVC_LOG_WARNING,
+		"%s: the disk is full: a segment of %llu bytes is given up for the index",
+		job->arena->packed->root->location,
+		(unsigned long long)(segment->slots * job->arena->slot_bytes));
+	kvc_packed_segment_drop(segment);
+	remove_segment(job->arena, number);
+	kvc_packed_reap(job->arena->packed, true);
+	store_counts(job);
+}
+
+static int make_table(struct job *job)
+{
+	int rc;
+
+	for (;;) {
+		rc = job->slots ? kvc_packed_table_make(job->arena, job->slots) : 0;
+		if (rc != -ENOSPC && rc != -EDQUOT)
+			return rc;
+		give_up_segment(job);
+	}
+}
+
 static int rebuild_arena(struct kvc_packed_arena *arena, uint64_t *latest, uint64_t *bytes)
 {
 	struct kvc_packed_record *record = arena->record;
@@ -486,7 +518,6 @@ static int rebuild_arena(struct kvc_packed_arena *arena, uint64_t *latest, uint6
 		qsort(numbers->list, numbers->count, sizeof(*numbers->list), compare);
 	if (numbers->count && numbers->list[numbers->count - 1] > atomic_load(&record->segments))
 		atomic_store(&record->segments, numbers->list[numbers->count - 1]);
-	atomic_store(&record->present, 0);
 	atomic_store(&record->cursor, 0);
 	atomic_store(&record->epoch, 0);
 	rc = scan_segments(&job);
@@ -494,14 +525,11 @@ static int rebuild_arena(struct kvc_packed_arena *arena, uint64_t *latest, uint6
 		rc = list_files(&job, remove_stray);
 	if (rc)
 		goto free;
-	atomic_store(&record->lanes, job.lanes);
-	atomic_store(&record->live_slots, job.live);
-	atomic_store(&record->free_slots, job.slots - job.live);
-	*latest = job.latest > *latest ? job.latest : *latest;
-	*bytes += job.bytes;
+	store_counts(&job);
 	kvc_packed_step(arena->packed, "packed.rebuild.scanned");
-	if (job.slots)
-		rc = kvc_packed_table_make(arena, job.slots);
+	rc = make_table(&job);
+	*latest = job.latest > *latest ? job.latest : *latest;
+	*bytes += job.numbers.count * kvc_packed_segment_file_bytes(arena);
 free:
 	free(numbers->list);
 	return rc;
@@ -509,22 +537,25 @@ free:
 
 /* ---------------------------------------------------------------- all of it */
 
-static int remove_intents(void *context, const char *name)
+/* What is whole stays: on a full disk there is no room for another one. */
+static int clear_intents(void *context, const char *name)
 {
 	struct kvc_packed *packed = context;
-	char path[256];
+	const bool is_first = strcmp(name, "intents.0") == 0;
+	const uint32_t entry = (uint32_t)number_in(name, "intents.", KVC_PACKED_PROCESSES - 1);
+	char path[64];
 
-	if (strncmp(name, "intents.", 8) != 0)
+	if ((entry == 0 && !is_first) || kvc_packed_intents_clear(packed, entry) == 0)
 		return 0;
-	if ((size_t)snprintf(path, sizeof(path), KVC_PACKED_FOLDER "/%s", name) < sizeof(path))
-		(void)kvc_packed_dir_remove(packed->dir, path);
+	(void)snprintf(path, sizeof(path), KVC_PACKED_FOLDER "/intents.%u", entry);
+	(void)kvc_packed_dir_remove(packed->dir, path);
 	return 0;
 }
 
 static void forget_processes(struct kvc_packed *packed)
 {
 	if (may_remove(packed))
-		(void)kvc_packed_dir_list(packed->dir, KVC_PACKED_FOLDER, remove_intents, packed);
+		(void)kvc_packed_dir_list(packed->dir, KVC_PACKED_FOLDER, clear_intents, packed);
 	for (uint32_t i = 0; i < KVC_PACKED_PROCESSES; i++) {
 		struct kvc_packed_entry *entry = &packed->shm->processes[i];
 

@@ -297,6 +297,7 @@ static void the_rest_of_dead_processes_goes_with_the_boot(void **state)
 	file_unmap(shm);
 	file_unmap(hdr);
 	put_file(root, KVC_PACKED_FOLDER "/intents.51");
+	put_file(root, KVC_PACKED_FOLDER "/intents.0");
 	reboot(root);
 	opened = must_open(root, CAPACITY);
 	check_rebuilt(&opened, 0);
@@ -582,6 +583,41 @@ static void a_reader_changes_nothing(void **state)
 	check_whole(root, UINT64_C(0xffff) << 16);
 }
 
+struct writer {
+	const char *root;
+	struct opened opened;
+	int rc;
+};
+
+static void *open_to_write(void *context)
+{
+	struct writer *writer = context;
+
+	writer->rc = index_open(writer->root, CAPACITY, false, &writer->opened);
+	return NULL;
+}
+
+/* What a reader has made for itself is of no use to a writer, who has to wait for it. */
+static void a_writer_waits_for_readers_of_an_earlier_boot(void **state)
+{
+	struct writer writer = { .root = root_new("waits") };
+	struct opened opened;
+	pthread_t thread;
+
+	(void)state;
+	reboot(writer.root);
+	if (index_open(writer.root, CAPACITY, true, &opened))
+		fail_msg("%s", kvc_last_error());
+	assert_int_equal(pthread_create(&thread, NULL, open_to_write, &writer), 0);
+	sleep_ms(100);
+	must_close(&opened);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(writer.rc, 0);
+	check_rebuilt(&writer.opened, 0);
+	check_usable(&writer.opened, writer.root);
+	folder_remove(writer.root);
+}
+
 static void an_index_in_use_is_not_rebuilt(void **state)
 {
 	const char *root = root_new("use");
@@ -611,6 +647,7 @@ int main(void)
 		cmocka_unit_test(segments_of_another_root_are_not_taken),
 		cmocka_unit_test(a_rebuild_that_is_killed_is_done_again),
 		cmocka_unit_test(a_reader_changes_nothing),
+		cmocka_unit_test(a_writer_waits_for_readers_of_an_earlier_boot),
 		cmocka_unit_test(an_index_in_use_is_not_rebuilt),
 	};
 
