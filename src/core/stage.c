@@ -277,6 +277,7 @@ static int need_worker(struct kvc_stage *stage)
 	if (stage->idle > stage->pending_count || stage->workers >= WORKERS)
 		return 0;
 	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS); /* pages of a packed index that are lost */
 	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
 	rc = pthread_create(&thread, NULL, worker, stage);
 	(void)pthread_sigmask(SIG_SETMASK, &former, NULL);

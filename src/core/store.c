@@ -340,6 +340,7 @@ static void start_housekeeper(struct kvc_store *store)
 	int rc;
 
 	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS); /* pages of a packed index that are lost */
 	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
 	rc = pthread_create(&store->housekeeper, NULL, housekeeper, store);
 	(void)pthread_sigmask(SIG_SETMASK, &former, NULL);

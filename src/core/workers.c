@@ -61,6 +61,7 @@ int kvc_workers_new(uint32_t threads, struct kvc_workers **out)
 	(void)pthread_cond_init(&workers->work, NULL);
 	/* Signals are the application's. */
 	(void)sigfillset(&all);
+	(void)sigdelset(&all, SIGBUS); /* pages of a packed index that are lost */
 	(void)pthread_sigmask(SIG_SETMASK, &all, &former);
 	while (workers->thread_count < threads && !rc) {
 		rc = pthread_create(&workers->threads[workers->thread_count], NULL, run, workers);

@@ -7,6 +7,20 @@
 
 #include "core/packed_file.h"
 
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define UNDER_ADDRESS_SANITIZER true
+#else
+#define UNDER_ADDRESS_SANITIZER false
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define UNDER_THREAD_SANITIZER true
+#else
+#define UNDER_THREAD_SANITIZER false
+#endif
+
 #define FILE_PAGES  16u
 #define PAGE_BYTES  4096u
 #define TEST_HEADER 128u

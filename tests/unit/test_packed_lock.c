@@ -349,17 +349,6 @@ static bool has_open(const char *path)
 	return false;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#endif
-#endif
-#ifndef ADDRESS_SANITIZER
-#define ADDRESS_SANITIZER 0
-#endif
-
 /* No lock of the process is held for ever in the child, and no descriptor of the locks is left.
  * AddressSanitizer's allocator may have been in the middle of something. */
 static int in_child(const char *path, struct kvc_packed_lock *lock, struct kvc_packed_map *map)
@@ -370,7 +359,7 @@ static int in_child(const char *path, struct kvc_packed_lock *lock, struct kvc_p
 		return 1;
 	if (kvc_packed_lock_try(lock, 20, true) != -ESTALE)
 		return 2;
-	if (ADDRESS_SANITIZER)
+	if (UNDER_ADDRESS_SANITIZER)
 		return 0;
 	kvc_packed_map_close(map);
 	own = open_dir(folder, 0, false);

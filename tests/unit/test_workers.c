@@ -4,7 +4,9 @@
 #include "core/workers.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -30,6 +32,40 @@ static void run(struct kvc_job *base)
 	while (job->gate && !atomic_load(job->gate))
 		(void)nanosleep(&pause, NULL);
 	order[atomic_fetch_add(job->ran, 1)] = job->number;
+}
+
+struct mask_job {
+	struct kvc_job job;
+	sigset_t blocked;
+	atomic_bool done;
+};
+
+static void read_mask(struct kvc_job *base)
+{
+	struct mask_job *job = (struct mask_job *)base;
+
+	(void)pthread_sigmask(SIG_BLOCK, NULL, &job->blocked);
+	atomic_store(&job->done, true);
+}
+
+/* Signals go to the program's threads; but a fault is the business of the thread it happens in, and
+ * ends the process where it is blocked. */
+static void signals_are_blocked_but_for_faults(void **state)
+{
+	const struct timespec pause = kvc_timespec(100000);
+	static struct mask_job job;
+	struct kvc_workers *workers;
+
+	(void)state;
+	job.job.run = read_mask;
+	assert_int_equal(kvc_workers_new(1, &workers), 0);
+	assert_int_equal(kvc_workers_add(workers, &job.job), 0);
+	while (!atomic_load(&job.done))
+		(void)nanosleep(&pause, NULL);
+	kvc_workers_free(workers);
+	assert_int_equal(sigismember(&job.blocked, SIGTERM), 1);
+	assert_int_equal(sigismember(&job.blocked, SIGALRM), 1);
+	assert_int_equal(sigismember(&job.blocked, SIGBUS), 0);
 }
 
 static void every_job_runs_once_and_in_order(void **state)
@@ -88,6 +124,7 @@ int main(void)
 		cmocka_unit_test(every_job_runs_once_and_in_order),
 		cmocka_unit_test(too_many_waiting_jobs_are_refused),
 		cmocka_unit_test(without_threads_there_are_no_workers),
+		cmocka_unit_test(signals_are_blocked_but_for_faults),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
