@@ -128,7 +128,8 @@ IN_HANDLER static bool handle_fault(const siginfo_t *info)
 	const uintptr_t address = (uintptr_t)info->si_addr;
 	struct guarded guarded;
 
-	if (info->si_code <= 0) /* sent by a process */
+	/* Sent by a process, or an address that is not aligned: no page is missing. */
+	if (info->si_code <= 0 || info->si_code == BUS_ADRALN)
 		return false;
 	for (const struct guard_table *table = &guards; table;
 	     table = atomic_load_explicit(&table->next, memory_order_acquire))

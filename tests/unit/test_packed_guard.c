@@ -7,6 +7,7 @@
 #include "packed_file_helper.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -243,8 +244,9 @@ static void *fault_together(void *argument)
 			(_Atomic uint8_t *)worker->map->memory + page * PAGE_BYTES + worker->number;
 
 		(void)atomic_fetch_add(worker->arrived, 1);
-		while (atomic_load(worker->arrived) < (int)page * 2)
-			;
+		for (int i = 0; atomic_load(worker->arrived) < (int)page * 2; i++)
+			if (i % 1000 == 999)
+				(void)sched_yield();
 		atomic_store(at, 1);
 		worker->failed += atomic_load(at) != 1;
 	}
@@ -256,7 +258,7 @@ static void one_page_many_threads(void)
 	struct worker workers[2] = { 0 };
 	struct kvc_packed_dir *dir = open_dir(folder, 0, false);
 
-	for (int turn = 0; turn < 200; turn++) {
+	for (int turn = 0; turn < 100; turn++) {
 		struct kvc_packed_map map = { .fd = -1 };
 		atomic_bool broken = false;
 		atomic_int arrived = 0;
@@ -465,22 +467,26 @@ static void sent(void)
 	check_ours();
 }
 
-/* A process may send whatever address it likes. */
+/* A process may send whatever address it likes, and one that is not aligned misses no page. */
 static void sent_address(void)
 {
 	struct kvc_packed_dir *dir = open_dir(folder, 0, false);
 	struct kvc_packed_map map = { .fd = -1 };
 	atomic_bool broken = false;
-	siginfo_t info = { .si_signo = SIGBUS, .si_code = SI_QUEUE };
+	siginfo_t info = { .si_signo = SIGBUS };
+	const int codes[] = { SI_QUEUE, BUS_ADRALN };
 
 	set_handler(on_count);
 	create_map(dir, "m", 0, &broken, &map);
 	write_pattern(&map);
 	info.si_addr = (uint8_t *)map.memory + 2 * PAGE_BYTES;
-	assert_int_equal(syscall(SYS_rt_sigqueueinfo, getpid(), SIGBUS, &info), 0);
-	assert_int_equal(calls, 1);
-	assert_int_equal(byte_of_page(&map, 2), 0xa5);
-	assert_false(atomic_load(&broken));
+	for (int i = 0; i < 2; i++) {
+		info.si_code = codes[i];
+		assert_int_equal(syscall(SYS_rt_sigqueueinfo, getpid(), SIGBUS, &info), 0);
+		assert_int_equal(calls, i + 1);
+		assert_int_equal(byte_of_page(&map, 2), 0xa5);
+		assert_false(atomic_load(&broken));
+	}
 	kvc_packed_map_close(&map);
 	kvc_packed_dir_close(dir);
 }
