@@ -80,6 +80,7 @@ int kvc_cmd_stat(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_where(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_clear(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_config(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_stats(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_replay(struct kvc_cli *cli, int argc, char **argv);

@@ -770,6 +770,28 @@ struct kvc_object_detail {
 KVC_API int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *path,
 			    struct kvc_object_detail *out);
 
+enum kvc_copy_flag {
+	KVC_COPY_REMOVE = 1u << 0,    /* once it is stored, it is removed where it was */
+	KVC_COPY_OVERWRITE = 1u << 1, /* write it also when it is there already */
+	KVC_COPY_DRY_RUN = 1u << 2,   /* only read it and check it */
+};
+
+/*
+ * kvc_object_copy - stores an object of one store in another one of the same naming: between storage
+ * layouts, directories, plugins. It keeps name, parts and bytes, and pools find it there. It is
+ * checked when it is read, and read back and compared once it is stored; nothing is evicted for it.
+ * The page before it is not known any more after a change of the layout.
+ * @root_path, @path   in `from`, as kvc_object_info has them
+ * @flags   enum kvc_copy_flag. @timeout_ms of each transfer; 0 = the configuration's
+ * Returns 0; 1 when the same bytes were there already. On an error the object in `from` stays as it
+ * is. Errors: -ENOENT (it is not there any more); -EBADMSG (it is corrupt); -ENOTSUP (its name is
+ * not known, or is a hash, which the packed layout cannot do with; it has no trailer, or one of
+ * another version); -EEXIST (it is there already, with other bytes); -EINVAL (namings differ; both
+ * stores have one root); -ENOSPC, -EDQUOT, -EACCES, -EROFS, -ETIMEDOUT, -EIO, ...
+ */
+KVC_API int kvc_object_copy(struct kvc_store *from, const char *root_path, const char *path,
+			    struct kvc_store *to, uint32_t flags, uint32_t timeout_ms);
+
 /* ---------------------------------------------------------------- plugins */
 
 /* struct kvc_plugin_info - @status 0 = loads; else negative errno, and why in reason */

@@ -27,9 +27,28 @@ bool kvc_folder_is_namespace(const char *name)
 	       is_lower_hex(name + length - 16, 16);
 }
 
+uint64_t kvc_folder_ns_hash(const char *name)
+{
+	return kvc_folder_is_namespace(name) ? strtoull(name + strlen(name) - 16, NULL, 16) : 0;
+}
+
 bool kvc_folder_is_hash(const char *name)
 {
 	return is_lower_hex(name, 2);
+}
+
+bool kvc_folder_is_inside(const char *path)
+{
+	for (const char *at = path;; at++) {
+		const size_t length = strcspn(at, "/");
+
+		if (length == 0 || (length == 1 && at[0] == '.') ||
+		    (length == 2 && at[0] == '.' && at[1] == '.'))
+			return false;
+		at += length;
+		if (!*at)
+			return true;
+	}
 }
 
 /* ---------------------------------------------------------------- each */

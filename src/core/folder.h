@@ -11,8 +11,13 @@
 
 /* A namespace's folder name, as kvc_namespace_id() makes it. */
 bool kvc_folder_is_namespace(const char *name);
+/* The namespace's hash, which is the end of its id; 0: it is none. */
+uint64_t kvc_folder_ns_hash(const char *name);
 /* Two lower-case hex digits; the text may go on. */
 bool kvc_folder_is_hash(const char *name);
+
+/* Whether a path that comes from outside stays inside of the root: plugins rely on it. */
+bool kvc_folder_is_inside(const char *path);
 
 /*
  * kvc_folder_each - calls fn for each folder right below the root whose name is_ours accepts.

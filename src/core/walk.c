@@ -4,6 +4,7 @@
 #include "core/checksum.h"
 #include "core/folder.h"
 #include "core/format.h"
+#include "core/image.h"
 #include "core/packed_walk.h"
 #include "core/sized.h"
 #include "core/stats.h"
@@ -20,7 +21,6 @@
 
 #define NAMESPACE_TEXT	"namespace.json"
 #define VERIFY_ATTEMPTS 5
-#define READ_BYTES	(UINT64_C(4) << 20)
 
 /* ---------------------------------------------------------------- walking */
 
@@ -213,18 +213,10 @@ struct recount {
 	size_t room;
 };
 
-/* The namespace's hash is the end of its id. */
-static uint64_t folder_hash(const char *folder)
-{
-	const size_t length = strlen(folder);
-
-	return kvc_folder_is_namespace(folder) ? strtoull(folder + length - 16, NULL, 16) : 0;
-}
-
 static int recount_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct recount *recount = context;
-	const uint64_t hash = folder_hash(entry->folder);
+	const uint64_t hash = kvc_folder_ns_hash(entry->folder);
 	size_t i = recount->count;
 
 	/* Objects of a namespace come together: the last one is looked at first. */
@@ -283,113 +275,6 @@ void kvc_walk_usage(struct kvc_root *root, uint64_t *out_bytes, uint64_t *out_ob
 
 /* ---------------------------------------------------------------- one object, whatever it is */
 
-/* The shape that a trailer tells, so that the checksum code serves it. */
-static void shape_of(const struct kvc_trailer *trailer, struct kvc_shape *out)
-{
-	uint64_t offset = 0;
-
-	memset(out, 0, sizeof(*out));
-	out->part_count = trailer->part_count;
-	out->payload_bytes = trailer->payload_bytes;
-	out->stored_bytes = trailer->stored_bytes;
-	for (uint32_t p = 0; p < trailer->part_count; p++) {
-		out->parts[p].bytes = trailer->part_bytes[p];
-		out->parts[p].stored_offset = offset;
-		offset += kvc_block_align(trailer->part_bytes[p]);
-	}
-}
-
-static int read_trailer(struct kvc_root *root, const char *path, uint64_t object_bytes,
-			uint8_t *block, struct kvc_trailer *out, struct kvc_completion *completion)
-{
-	int64_t rc;
-
-	if (object_bytes < KVC_TRAILER_BYTES || object_bytes % KVC_BLOCK_BYTES)
-		return -ENOMSG;
-	rc = kvc_root_read(root, path, object_bytes - KVC_TRAILER_BYTES, block, KVC_TRAILER_BYTES,
-			   completion);
-	if (rc < 0)
-		return (int)rc;
-	if (rc < (int64_t)KVC_TRAILER_BYTES)
-		return -ENOMSG;
-	return kvc_trailer_decode(block, out);
-}
-
-static bool same_version(const struct kvc_completion *a, const struct kvc_completion *b)
-{
-	return a->version[0] == b->version[0] && a->version[1] == b->version[1];
-}
-
-/* Reads and checks the payload against the trailer. 0, -EBADMSG, -ESTALE (it is not the object any
- * more that the trailer was read of), or the read's errno. */
-static int check_payload(struct kvc_root *root, const char *path, const struct kvc_trailer *trailer,
-			 const struct kvc_completion *of)
-{
-	struct kvc_completion now = *of;
-	const uint64_t bytes = trailer->stored_bytes - KVC_TRAILER_BYTES;
-	struct kvc_shape *shape;
-	uint8_t *image;
-	int64_t rc = 0;
-
-	if (trailer->checksum_kind >= KVC_CHECKSUM_CALLER)
-		return -EPROTONOSUPPORT;
-	if (trailer->checksum_kind == KVC_CHECKSUM_NONE || bytes == 0)
-		return 0;
-	shape = malloc(sizeof(*shape));
-	image = malloc(bytes);
-	if (!shape || !image) {
-		rc = -ENOMEM;
-		goto out;
-	}
-	for (uint64_t at = 0; at < bytes && rc >= 0;) {
-		const uint64_t step = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
-
-		rc = kvc_root_read(root, path, at, image + at, step, &now);
-		if (rc >= 0 && !same_version(&now, of))
-			rc = -ESTALE;
-		else if (rc >= 0 && (uint64_t)rc < step)
-			rc = -EBADMSG;
-		at += step;
-	}
-	if (rc < 0)
-		goto out;
-	shape_of(trailer, shape);
-	rc = kvc_checksum_image(trailer->checksum_kind, trailer->g ^ trailer->v, shape, image) ==
-			     trailer->checksum ?
-		     0 :
-		     -EBADMSG;
-out:
-	free(image);
-	free(shape);
-	return (int)rc;
-}
-
-/* "%h-<32 hex of the long name's hash>" */
-static bool is_hash_of(const char *name, const struct kvc_trailer *trailer)
-{
-	char text[3 + 2 * sizeof(trailer->name_hash) + 1] = "%h-";
-
-	for (size_t i = 0; i < sizeof(trailer->name_hash); i++)
-		(void)snprintf(text + 3 + 2 * i, 3, "%02x", trailer->name_hash[i]);
-	return strcmp(name, text) == 0;
-}
-
-/* A trailer that says of itself what its path says. */
-static bool is_at_home(const struct kvc_walk_entry *entry, const struct kvc_trailer *trailer,
-		       uint64_t object_bytes, bool nixl)
-{
-	const size_t length = strlen(entry->name);
-
-	if (trailer->stored_bytes != object_bytes)
-		return false;
-	if (!nixl && trailer->ns_hash != folder_hash(entry->folder))
-		return false;
-	if (trailer->name && trailer->name_bytes == length &&
-	    memcmp(trailer->name, entry->name, length) == 0)
-		return true;
-	return !nixl && is_hash_of(entry->name, trailer);
-}
-
 /* One look at an object of that size. MISS/recycled: it was replaced meanwhile. */
 static struct kvc_result verify_once(const struct kvc_walk_entry *entry, uint64_t object_bytes,
 				     uint8_t *block, uint64_t version[2])
@@ -399,7 +284,7 @@ static struct kvc_result verify_once(const struct kvc_walk_entry *entry, uint64_
 	const char *path = entry->entry->name;
 	struct kvc_completion completion = { .object_bytes = object_bytes };
 	struct kvc_trailer trailer;
-	int rc = read_trailer(entry->root, path, object_bytes, block, &trailer, &completion);
+	int rc = kvc_image_trailer(entry->root, path, object_bytes, block, &trailer, &completion);
 
 	version[0] = completion.version[0];
 	version[1] = completion.version[1];
@@ -415,9 +300,9 @@ static struct kvc_result verify_once(const struct kvc_walk_entry *entry, uint64_
 		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_TRAILER, 0);
 	if (rc)
 		return kvc_result_of_errno(-rc);
-	if (!is_at_home(entry, &trailer, object_bytes, nixl))
+	if (!kvc_image_is_at_home(entry->folder, entry->name, &trailer, object_bytes))
 		return kvc_result_make(KVC_CORRUPT, KVC_CAUSE_OTHER_OBJECT, 0);
-	rc = check_payload(entry->root, path, &trailer, &completion);
+	rc = kvc_image_payload(entry->root, path, &trailer, &completion, NULL);
 	if (rc == -EPROTONOSUPPORT)
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
 	return rc == 0	      ? kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0) :
@@ -591,7 +476,7 @@ static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t vers
 		if (!(version[0] || version[1]) ||
 		    kvc_root_remove(root, entry->entry->name, version))
 			return;
-		kvc_usage_add(root->usage, folder_hash(entry->folder),
+		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
 	}
 	kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
@@ -630,21 +515,6 @@ int kvc_walk_verify(struct kvc_store *store, const char *id, kvc_walk_belongs_fn
 	/* What the count could not read, the second walk tells. */
 	(void)walk_all(store, id, count_entry, &walk);
 	return walk_all(store, id, verify_one, &walk);
-}
-
-/* The path comes from outside; plugins rely on it to stay inside of the root. */
-static bool is_inside(const char *path)
-{
-	for (const char *at = path;; at++) {
-		const size_t length = strcspn(at, "/");
-
-		if (length == 0 || (length == 1 && at[0] == '.') ||
-		    (length == 2 && at[0] == '.' && at[1] == '.'))
-			return false;
-		at += length;
-		if (!*at)
-			return true;
-	}
 }
 
 static const char *checksum_kind_name(uint8_t kind)
@@ -748,7 +618,7 @@ int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *
 	rc = kvc_struct_output(out, out->size, sizeof(*out), "struct kvc_object_detail");
 	if (rc)
 		return rc;
-	if (!is_inside(path))
+	if (!kvc_folder_is_inside(path))
 		return kvc_fail(-EINVAL, "\"%s\" is no path of an object", path);
 	for (size_t r = 0; r < store->root_count; r++)
 		if (strcmp(store->roots[r]->location, root_path) == 0)
@@ -767,7 +637,7 @@ int kvc_object_stat(struct kvc_store *store, const char *root_path, const char *
 	kvc_store_enter(store);
 	rc = kvc_root_stat(root, path, &found);
 	if (rc == 0)
-		rc = read_trailer(root, path, found.object_bytes, block, &trailer, NULL);
+		rc = kvc_image_trailer(root, path, found.object_bytes, block, &trailer, NULL);
 	kvc_store_leave(store);
 	if (rc == -ENOMSG || rc == -EBADMSG)
 		rc = kvc_fail(-EBADMSG, "%s/%s: %s", root_path, path,
@@ -805,7 +675,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	}
 	if (!walk->dry_run && !entry->slot)
-		kvc_usage_add(root->usage, folder_hash(entry->folder),
+		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
 			      -(int64_t)entry->entry->object_bytes, -1);
 	walk->clear->objects++;
 	walk->clear->bytes += entry->entry->object_bytes;

@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcellar convert: the objects of one store into another one, between layouts and namings. */
+#include "convert.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	OPTION_TO_CONFIG = 0x300,
+	OPTION_TO_DIR,
+	OPTION_TO_SET,
+	OPTION_LAYOUT,
+	OPTION_NAMING,
+	OPTION_MOVE,
+	OPTION_DRY_RUN,
+	OPTION_OVERWRITE,
+	OPTION_CURSOR,
+	OPTION_TIMEOUT,
+};
+
+#define TIMEOUT_S 60u
+
+static error_t add_setting(struct convert_arguments *arguments, const char *text)
+{
+	const char **grown =
+		reallocarray(arguments->to_set, arguments->to_set_count + 1, sizeof(*grown));
+
+	if (!grown)
+		return ENOMEM;
+	arguments->to_set = grown;
+	grown[arguments->to_set_count++] = text;
+	return strchr(text, '=') ? 0 : cli_argp_error("--to-set: expected PATH=VALUE");
+}
+
+static error_t parse_convert(int key, char *argument, struct argp_state *state)
+{
+	struct convert_arguments *arguments = state->input;
+
+	switch (key) {
+	case OPTION_TO_CONFIG:
+		arguments->to_config = argument;
+		return 0;
+	case OPTION_TO_DIR:
+		arguments->to_dirs = argument;
+		return 0;
+	case OPTION_TO_SET:
+		return add_setting(arguments, argument);
+	case OPTION_LAYOUT:
+		arguments->layout = argument;
+		return 0;
+	case OPTION_NAMING:
+		arguments->naming = argument;
+		return 0;
+	case OPTION_MOVE:
+		arguments->move = true;
+		return 0;
+	case OPTION_DRY_RUN:
+		arguments->dry_run = true;
+		return 0;
+	case OPTION_OVERWRITE:
+		arguments->overwrite = true;
+		return 0;
+	case OPTION_CURSOR:
+		arguments->cursor = argument;
+		return 0;
+	case OPTION_TIMEOUT:
+		return cli_argp_number("--timeout", argument, 1, 3600, &arguments->timeout_seconds);
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0)
+			return cli_argp_error("unexpected argument '%.200s'", argument);
+		arguments->id = argument;
+		return 0;
+	case ARGP_KEY_END:
+		if (!arguments->to_config && !arguments->to_dirs)
+			return cli_argp_error("no target: --to-config or --to-dir says where to");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static const struct argp_option convert_options[] = {
+	{ "to-config", OPTION_TO_CONFIG, "FILE|TEXT", 0, "Configuration of the target, like -c",
+	  0 },
+	{ "to-dir", OPTION_TO_DIR, "DIR[,DIR...]", 0,
+	  "Its storage directories; without --to-config everything else is as in the source", 0 },
+	{ "to-set", OPTION_TO_SET, "PATH=VALUE", 0, "One key of its configuration, like -s", 0 },
+	{ "layout", OPTION_LAYOUT, "files|packed", 0, "Its storage layout (storage_layout)", 0 },
+	{ "naming", OPTION_NAMING, "kvcellar|nixl", 0,
+	  "Its naming. When it is another one than the source's, the namespace options and --pool, "
+	  "--part-bytes say whose objects are converted",
+	  0 },
+	{ "move", OPTION_MOVE, NULL, 0,
+	  "Remove each object from the source once it is stored, on stable storage, and compared",
+	  0 },
+	{ "overwrite", OPTION_OVERWRITE, NULL, 0,
+	  "Write also what is in the target already with other bytes", 0 },
+	{ "dry-run", OPTION_DRY_RUN, NULL, 0, "Only read and check; nothing is written", 0 },
+	{ "cursor", OPTION_CURSOR, "FILE", 0,
+	  "Note there what is done, so that the next run with it goes on; removed at the end", 0 },
+	{ "timeout", OPTION_TIMEOUT, "SECONDS", 0, "For each transfer; default: 60", 0 },
+	{ NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const struct argp convert_argp = {
+	.options = convert_options,
+	.parser = parse_convert,
+	.args_doc = "[NAMESPACE]",
+	.doc = "Stores the objects of the configured store, of one namespace or of all, in another "
+	       "one: in another storage layout, under another naming, in other directories. Each is "
+	       "checked, stored, read back and compared; nothing is evicted for it."
+	       "\v"
+	       "The source and the target are different directories: a root keeps its layout and "
+	       "naming. What cannot be converted stays where it is, and is told. After an "
+	       "interruption the same command goes on; --cursor spares it to compare what is done "
+	       "already.\n\n"
+	       "Exit codes: 0 all done; 4 something is corrupt in the source; 5 the target is full; "
+	       "1 something cannot be converted; else the code of the failure.\n\n"
+	       "Examples:\n"
+	       "  kvcellar convert -D /fast/files --to-dir /fast/packed --layout packed --cursor c\n"
+	       "  kvcellar convert -c old.toml --to-config new.toml --move\n"
+	       "  kvcellar convert -D /hicache -s naming=nixl --to-dir /new --naming kvcellar \\\n"
+	       "      --model llama --part-bytes 64K,64K",
+};
+
+/* ---------------------------------------------------------------- configurations */
+
+static int describe_config(void *context, char *buffer, size_t bytes)
+{
+	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
+}
+
+/* Roots and naming that a configuration has. */
+static int read_config(struct kvc_cli *cli, struct kvc_config *config, json_t **out_roots,
+		       bool *out_nixl)
+{
+	json_t *document, *options;
+	const char *naming;
+	int rc = 0;
+	char *text = cli_text(cli, "configuration", describe_config, config, &rc);
+
+	if (!text)
+		return rc == CLI_IO ? CLI_CONFIG : rc;
+	document = json_loads(text, 0, NULL);
+	free(text);
+	options = json_object_get(document, "options");
+	naming = json_string_value(json_object_get(json_object_get(options, "naming"), "value"));
+	*out_nixl = naming && strcmp(naming, "nixl") == 0;
+	*out_roots =
+		json_incref(json_object_get(json_object_get(options, "storage_dirs"), "value"));
+	json_decref(document);
+	return json_is_array(*out_roots) && json_array_size(*out_roots) ?
+		       0 :
+		       cli_error(cli, CLI_CONFIG, "convert: the configuration names no roots");
+}
+
+static int load_target(const struct convert_arguments *arguments, struct kvc_config *config)
+{
+	const char *text = arguments->to_config;
+
+	if (!text)
+		return 0;
+	if (text[0] != '@' && strpbrk(text, "={}:\n"))
+		return kvc_config_load_text(config, text, strlen(text), KVC_CONFIG_AUTO,
+					    "--to-config");
+	return kvc_config_load_file(config, text + (text[0] == '@'));
+}
+
+static int set_option(struct kvc_config *config, const char *path, const char *value)
+{
+	return value ? kvc_config_set(config, path, value) : 0;
+}
+
+static int apply_settings(const struct convert_arguments *arguments, struct kvc_config *config)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < arguments->to_set_count && !rc; i++) {
+		const char *equals = strchr(arguments->to_set[i], '=');
+		char *path = strndup(arguments->to_set[i], (size_t)(equals - arguments->to_set[i]));
+
+		rc = path ? kvc_config_set(config, path, equals + 1) : -ENOMEM;
+		free(path);
+	}
+	return rc;
+}
+
+/* The source's with other directories, or one of its own. */
+static int make_target_config(struct convert *convert)
+{
+	const struct convert_arguments *arguments = convert->arguments;
+	struct kvc_cli *cli = convert->cli;
+	int rc = 0;
+
+	if (!arguments->to_config)
+		rc = cli_config_build(cli, &convert->to_config);
+	else if (kvc_config_new(&convert->to_config) < 0)
+		rc = cli_fail_errno(cli, -ENOMEM, "convert");
+	if (rc)
+		return rc;
+	rc = load_target(arguments, convert->to_config);
+	if (!rc && !arguments->to_config)
+		rc = set_option(convert->to_config, "storage_layout", "auto");
+	if (!rc)
+		rc = set_option(convert->to_config, "storage_dirs", arguments->to_dirs);
+	if (!rc)
+		rc = set_option(convert->to_config, "storage_layout", arguments->layout);
+	if (!rc)
+		rc = set_option(convert->to_config, "naming", arguments->naming);
+	/* What is removed from the source has to be on stable storage. */
+	if (!rc && arguments->move)
+		rc = set_option(convert->to_config, "durability", "fdatasync");
+	if (!rc)
+		rc = apply_settings(arguments, convert->to_config);
+	/* A root that is not made yet has no layout. */
+	if (!rc && arguments->dry_run)
+		rc = set_option(convert->to_config, "storage_layout", "auto");
+	return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "the target's configuration") : 0;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static int open_target(struct convert *convert)
+{
+	const bool dry_run = convert->arguments->dry_run;
+	struct kvc_open_params params = {
+		.size = sizeof(params),
+		.flags = dry_run ? KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST : 0,
+	};
+	int rc = kvc_store_open(convert->to_config, &params, &convert->to);
+
+	if (rc == -ENOENT && dry_run) {
+		cli_note(convert->cli, "The target is not there yet: objects are only counted.");
+		return 0;
+	}
+	return rc < 0 ? cli_fail_as(convert->cli, cli_exit_of_open(rc), rc,
+				    "cannot open the target") :
+			0;
+}
+
+/* A packed target that evicts loses what was moved into it; between namings a copy does not see to
+ * that. */
+static int check_move(struct convert *convert);
+
+/* What tells one conversion from another. */
+static char *identity_text(const struct convert *convert)
+{
+	const struct cli_namespace_options *ns = &convert->cli->ns;
+	json_t *document = json_pack("{s:O, s:O, s:b, s:s*, s:s*, s:s*, s:i}", "from",
+				     convert->from_roots, "to", convert->to_roots, "other_naming",
+				     convert->other_naming, "pool", ns->pool, "parts",
+				     ns->part_bytes, "model", ns->params.model_id, "rank",
+				     (int)ns->params.tp_rank);
+	char *text = document ? json_dumps(document, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+
+	json_decref(document);
+	return text;
+}
+
+static int open_cursor(struct convert *convert)
+{
+	char *identity;
+	int rc;
+
+	if (!convert->arguments->cursor || convert->arguments->dry_run)
+		return 0;
+	identity = identity_text(convert);
+	rc = identity ? cli_cursor_open(convert->cli, convert->arguments->cursor, identity,
+					&convert->cursor) :
+			cli_fail_errno(convert->cli, -ENOMEM, "convert");
+	free(identity);
+	return rc;
+}
+
+static int open_all(struct convert *convert)
+{
+	struct kvc_cli *cli = convert->cli;
+	bool to_nixl = false;
+	int rc;
+
+	rc = read_config(cli, cli->config, &convert->from_roots, &convert->from_nixl);
+	if (rc == 0)
+		rc = make_target_config(convert);
+	if (rc == 0)
+		rc = read_config(cli, convert->to_config, &convert->to_roots, &to_nixl);
+	convert->other_naming = convert->from_nixl != to_nixl;
+	if (rc == 0)
+		rc = convert->arguments->move && !convert->arguments->dry_run ?
+			     cli_store_open_existing(cli) :
+			     cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
+	if (rc == 0 && convert->arguments->id)
+		rc = cli_namespace_check(cli, convert->arguments->id);
+	if (rc == 0)
+		rc = open_target(convert);
+	if (rc == 0 && convert->other_naming)
+		rc = check_move(convert);
+	if (rc == 0 && convert->other_naming && convert->to)
+		rc = cli_naming_begin(convert);
+	return rc ? rc : open_cursor(convert);
+}
+
+static void close_all(struct convert *convert)
+{
+	cli_naming_end(convert);
+	(void)kvc_store_close(convert->to);
+	kvc_config_free(convert->to_config);
+	json_decref(convert->from_roots);
+	json_decref(convert->to_roots);
+	json_decref(convert->problems);
+}
+
+/* ---------------------------------------------------------------- the target's index */
+
+static int describe_store(void *context, char *buffer, size_t bytes)
+{
+	return kvc_store_describe(context, KVC_FORMAT_JSON, buffer, bytes);
+}
+
+/* Objects that this process evicted there; is_packed: whether any root is packed. */
+static uint64_t evicted(struct convert *convert, bool *is_packed)
+{
+	json_t *document, *root;
+	uint64_t count = 0;
+	size_t i;
+	int rc = 0;
+	char *text = cli_text(convert->cli, "convert", describe_store, convert->to, &rc);
+
+	*is_packed = false;
+	document = text ? json_loads(text, 0, NULL) : NULL;
+	free(text);
+	json_array_foreach(json_object_get(document, "roots"), i, root)
+	{
+		json_t *index = json_object_get(root, "index");
+
+		*is_packed |= index != NULL;
+		count += (uint64_t)json_integer_value(json_object_get(index, "evicted"));
+	}
+	json_decref(document);
+	return count;
+}
+
+static int check_move(struct convert *convert)
+{
+	bool is_packed;
+
+	if (!convert->arguments->move || !convert->to)
+		return 0;
+	(void)evicted(convert, &is_packed);
+	return is_packed ? cli_error(convert->cli, CLI_USAGE,
+				     "convert: --move between namings needs a target of the files "
+				     "layout: a packed one may evict what was moved") :
+			   0;
+}
+
+static int check_evicted(struct convert *convert)
+{
+	bool is_packed;
+	uint64_t count;
+
+	if (!convert->to || !convert->other_naming || convert->arguments->dry_run)
+		return 0;
+	count = evicted(convert, &is_packed);
+	return count ? cli_error(convert->cli, CLI_NO_SPACE,
+				 "convert: the target is full: it has evicted %" PRIu64 " object%s",
+				 count, count == 1 ? "" : "s") :
+		       0;
+}
+
+/* ---------------------------------------------------------------- one object */
+
+static int add_problem(struct convert *convert, const struct kvc_object_info *info,
+		       const char *word, const char *why)
+{
+	char *text = cli_printable(why), *path = cli_printable(info->path);
+	json_t *problem;
+
+	if (convert->cli->json) {
+		problem = json_pack("{s:s, s:o, s:o, s:o}", "problem", word, "root",
+				    cli_json_text(info->root_path), "path",
+				    cli_json_text(info->path), "cause", cli_json_text(why));
+		(void)json_array_append_new(convert->problems, problem);
+	} else {
+		cli_progress_clear(&convert->progress);
+		if (strstr(why, info->path))
+			printf("%s%s%s  %s\n", cli_red(convert->cli), word, cli_plain(convert->cli),
+			       text ? text : "?");
+		else
+			printf("%s%s%s  %s/%s: %s\n", cli_red(convert->cli), word,
+			       cli_plain(convert->cli), info->root_path, path ? path : "?",
+			       text ? text : "?");
+	}
+	free(path);
+	free(text);
+	return 0;
+}
+
+static bool is_fatal(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT || error == -EROFS || error == -EINVAL ||
+	       error == -ENOMEM;
+}
+
+/* What could not be converted stays; what ends the run is told at its end. */
+static int note_failure(struct convert *convert, const struct kvc_object_info *info, int error)
+{
+	const char *why = *kvc_last_error() ? kvc_last_error() : strerror(-error);
+
+	if (error == -ENOENT)
+		return 0; /* somebody removed it, or it was evicted, meanwhile */
+	if (is_fatal(error)) {
+		convert->fatal = error;
+		return error;
+	}
+	if (error == -EBADMSG) {
+		convert->corrupt++;
+		convert->exit_code = CLI_CORRUPT;
+		return add_problem(convert, info, "corrupt", why);
+	}
+	if (error == -ENOTSUP || error == -EEXIST) {
+		convert->kept++;
+		if (convert->exit_code == CLI_DONE)
+			convert->exit_code = CLI_WRONG;
+		return add_problem(convert, info, error == -EEXIST ? "differs" : "kept", why);
+	}
+	convert->failed++;
+	if (convert->exit_code == CLI_DONE || convert->exit_code == CLI_WRONG)
+		convert->exit_code = cli_exit_of_errno(error);
+	return add_problem(convert, info, "failed", why);
+}
+
+static int note_done(struct convert *convert, const struct kvc_object_info *info)
+{
+	int rc = 0;
+
+	if (!convert->cursor)
+		return 0;
+	if (cli_cursor_is_due(convert->cursor))
+		rc = cli_cursor_flush(convert->cursor, convert->to_roots);
+	return rc ? rc : cli_cursor_add(convert->cursor, info);
+}
+
+static int copy_one(const struct convert *convert, const struct kvc_object_info *info)
+{
+	const struct convert_arguments *arguments = convert->arguments;
+	const unsigned flags = (arguments->move ? KVC_COPY_REMOVE : 0u) |
+			       (arguments->overwrite ? KVC_COPY_OVERWRITE : 0u) |
+			       (arguments->dry_run ? KVC_COPY_DRY_RUN : 0u);
+
+	return kvc_object_copy(convert->cli->store, info->root_path, info->path, convert->to, flags,
+			       (uint32_t)arguments->timeout_seconds * 1000);
+}
+
+static int convert_one(void *context, const struct kvc_object_info *info)
+{
+	struct convert *convert = context;
+	int rc;
+
+	if (cli_interrupted())
+		return -EINTR;
+	cli_progress_update(&convert->progress, ++convert->seen);
+	if (cli_cursor_has(convert->cursor, info)) {
+		convert->resumed++;
+		return 0;
+	}
+	rc = !convert->to	   ? CONVERT_COPIED :
+	     convert->other_naming ? cli_naming_one(convert, info) :
+				     copy_one(convert, info);
+	if (rc == CONVERT_NOT_ASKED) {
+		convert->passed++;
+		return 0;
+	}
+	if (rc < 0)
+		return note_failure(convert, info, rc);
+	convert->copied += rc == CONVERT_COPIED;
+	convert->existed += rc == CONVERT_EXISTED;
+	convert->bytes += info->stored_bytes;
+	rc = note_done(convert, info);
+	if (rc < 0)
+		convert->fatal = rc;
+	return rc;
+}
+
+/* ---------------------------------------------------------------- all of them */
+
+struct names {
+	char **ids;
+	size_t count;
+	uint64_t objects;
+};
+
+static int note_namespace(void *context, const struct kvc_object_info *info)
+{
+	struct names *names = context;
+	char **grown;
+
+	if (cli_interrupted())
+		return -EINTR;
+	names->objects++;
+	for (size_t i = names->count; i-- > 0;)
+		if (strcmp(names->ids[i], info->ns_id) == 0)
+			return 0;
+	grown = reallocarray(names->ids, names->count + 1, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	names->ids = grown;
+	grown[names->count] = strdup(info->ns_id);
+	return grown[names->count++] ? 0 : -ENOMEM;
+}
+
+static int count_nothing(void *context, const struct kvc_object_info *info)
+{
+	(void)context;
+	(void)info;
+	return 1;
+}
+
+/* Folders and segments of namespaces from which everything was moved. */
+static void clear_moved(struct convert *convert, const struct names *names)
+{
+	struct kvc_clear_report report = { .size = sizeof(report) };
+
+	if (!convert->arguments->move || convert->arguments->dry_run || convert->other_naming)
+		return;
+	for (size_t i = 0; i < names->count; i++)
+		if (names->ids[i][0] &&
+		    kvc_object_list(convert->cli->store, names->ids[i], count_nothing, NULL) == 0)
+			(void)kvc_namespace_clear(convert->cli->store, names->ids[i], 0, &report);
+}
+
+static int print_summary(struct convert *convert, bool complete)
+{
+	char size[CLI_FORMAT_BYTES];
+	const bool dry_run = convert->arguments->dry_run;
+
+	if (convert->cli->json)
+		return cli_json_print(
+			convert->cli,
+			json_pack("{s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}",
+				  "complete", complete, "dry_run", dry_run, "converted",
+				  (json_int_t)convert->copied, "existed",
+				  (json_int_t)convert->existed, "resumed",
+				  (json_int_t)convert->resumed, "passed_over",
+				  (json_int_t)convert->passed, "corrupt",
+				  (json_int_t)convert->corrupt, "kept", (json_int_t)convert->kept,
+				  "failed", (json_int_t)convert->failed, "stored_bytes",
+				  (json_int_t)convert->bytes, "problems", convert->problems));
+	if (convert->cli->quiet)
+		return 0;
+	printf("%" PRIu64 " object%s, %s, %s; %" PRIu64 " were there already, %" PRIu64
+	       " done by an earlier run, %" PRIu64 " of others; %" PRIu64 " corrupt, %" PRIu64
+	       " kept, %" PRIu64 " failed%s\n",
+	       convert->copied, convert->copied == 1 ? "" : "s",
+	       cli_format_size(size, convert->bytes), dry_run ? "would be converted" : "converted",
+	       convert->existed, convert->resumed, convert->passed, convert->corrupt, convert->kept,
+	       convert->failed,
+	       complete		 ? "" :
+	       cli_interrupted() ? " (interrupted)" :
+				   " (incomplete)");
+	return 0;
+}
+
+/* The exit code; tells what ended it early. */
+static int finish(struct convert *convert, int rc)
+{
+	char cause[600];
+	bool complete;
+	int flushed = 0, told;
+
+	(void)snprintf(cause, sizeof(cause), "%s", kvc_last_error());
+	cli_progress_end(&convert->progress);
+	if (convert->cursor)
+		flushed = cli_cursor_flush(convert->cursor, convert->to_roots);
+	else if (convert->to && !convert->arguments->dry_run)
+		cli_sync_roots(convert->to_roots);
+	complete = rc == 0 && flushed == 0;
+	cli_cursor_close(convert->cursor, complete && convert->exit_code == CLI_DONE);
+	convert->cursor = NULL;
+	told = print_summary(convert, complete);
+	if (rc == -EINTR && cli_interrupted())
+		return CLI_INTERRUPTED;
+	if (rc < 0)
+		return cli_error(convert->cli, cli_exit_of_errno(rc), "convert: %s",
+				 convert->fatal && !*cause ? strerror(-rc) : cause);
+	if (flushed)
+		return cli_fail_errno(convert->cli, flushed, "cursor '%.200s'",
+				      convert->arguments->cursor);
+	rc = check_evicted(convert);
+	return rc ? rc : told ? told : convert->exit_code;
+}
+
+static int convert_all(struct convert *convert)
+{
+	struct kvc_cli *cli = convert->cli;
+	struct names names = { .count = 0 };
+	int rc;
+
+	convert->problems = json_array();
+	rc = convert->problems ?
+		     kvc_object_list(cli->store, convert->arguments->id, note_namespace, &names) :
+		     -ENOMEM;
+	if (rc == 0) {
+		cli_progress_begin(cli, &convert->progress, "convert", names.objects,
+				   CLI_UNIT_COUNT);
+		rc = kvc_object_list(cli->store, convert->arguments->id, convert_one, convert);
+	}
+	if (rc == 0)
+		clear_moved(convert, &names);
+	for (size_t i = 0; i < names.count; i++)
+		free(names.ids[i]);
+	free(names.ids);
+	return finish(convert, rc);
+}
+
+int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv)
+{
+	struct convert_arguments arguments = { .timeout_seconds = TIMEOUT_S };
+	struct convert convert = { .cli = cli, .arguments = &arguments };
+	int rc;
+
+	rc = cli_parse(cli, &convert_argp, CLI_WITH_NAMESPACE | CLI_WITH_KEYS | CLI_WITH_PAGES,
+		       argc, argv, &arguments);
+	if (rc == 0)
+		rc = open_all(&convert);
+	if (rc == 0)
+		rc = convert_all(&convert);
+	close_all(&convert);
+	free(arguments.to_set);
+	return rc;
+}
