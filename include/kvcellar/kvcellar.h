@@ -598,6 +598,15 @@ struct kvc_transfer {
 KVC_API int kvc_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count);
 
 /*
+ * kvc_batch_try - the same where nothing can block: no I/O, no lock and no line in the log, so that
+ * a caller may keep a lock of its own meanwhile. That is exists on a packed root whose index this
+ * process has mapped, and a set whose pages another rank writes.
+ * Errors: as kvc_batch_run(); -EAGAIN: not so for one of the transfers; nothing was done or
+ * counted, and results are undefined: kvc_batch_run() does it.
+ */
+KVC_API int kvc_batch_try(struct kvc_store *store, struct kvc_transfer *transfers, size_t count);
+
+/*
  * kvc_batch_start - the same by the store's I/O threads. Transfers, keys and their data,
  * parents, indices, buffers, results and the pools' memory stay valid until kvc_batch_wait() or
  * kvc_batch_poll() has returned 1.

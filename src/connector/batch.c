@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "connector/batch.h"
 
+#include "connector/exists.h"
 #include "connector/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -15,8 +16,7 @@
 #define ARENA_REQUESTS 512u
 #define ARENA_BASES    4096u
 #define ARENAS_KEPT    16u
-#define OBJECTS_TRACED 64u  /* of a page, for which the page before is noted */
-#define EXISTS_KEYS    128u /* looked up at a time */
+#define OBJECTS_TRACED 64u /* of a page, for which the page before is noted */
 
 /* Memory of one run; a chunk of requests at a time. */
 struct kvc_arena {
@@ -377,70 +377,12 @@ static size_t first_miss(const struct kvc_transfer *t, size_t from, size_t to)
 	return from;
 }
 
-/* Some pages of a pool whose objects all lie in one arena; false: the rest needs no look. */
-static bool exists_some(struct kvc_packed_arena *arena, const struct kvc_transfer *t, size_t from,
-			size_t count)
+bool kvc_batch_skips(const struct kvc_transfer *t)
 {
-	const struct kvc_geometry *geometry = &t->pool->geometry;
-	const bool stop = t->flags & KVC_TRANSFER_STOP_AT_MISS;
-	struct kvc_marks *marks = &t->pool->ns->store->roots[0]->marks;
-	const bool marked = atomic_load_explicit(&marks->used, memory_order_relaxed) > 0;
-	struct kvc_packed_key keys[EXISTS_KEYS];
-	uint8_t present[EXISTS_KEYS];
-	bool whole = true;
-
-	for (uint32_t o = 0; o < geometry->object_count; o++) {
-		const struct kvc_geometry_object *object = &geometry->objects[o];
-
-		for (size_t i = 0; i < count; i++) {
-			kvc_name_packed(&t->pool->rules[o], &t->keys[from + i], &keys[i].g,
-					&keys[i].v);
-			keys[i].lane = object->vrank / KVC_PACKED_LANE_RANKS;
-			keys[i].bytes = (uint32_t)object->shape->payload_bytes;
-		}
-		(void)kvc_packed_exists(arena, keys, count, stop, present);
-		for (size_t i = 0; i < count; i++) {
-			struct kvc_result *result = &t->results[from + i];
-
-			if (o == 0)
-				*result = kvc_result_make(KVC_OK, KVC_CAUSE_NONE, 0);
-			if (!present[i] && result->status == KVC_OK)
-				*result = kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
-			else if (marked && result->status == KVC_OK &&
-				 kvc_mark_active(marks, keys[i].g ^ t->pool->mark_salts[o]))
-				*result = kvc_result_make(KVC_MISS, KVC_CAUSE_MARKED, 0);
-			whole &= result->status == KVC_OK;
-		}
-	}
-	return whole || !stop;
-}
-
-/* Whether the index alone answers the whole transfer: one root, and it is packed. Nothing blocks
- * there, so that deadlines do not matter. */
-static bool exists_by_index(struct run *run, const struct kvc_transfer *t)
-{
-	const struct kvc_geometry *geometry = &t->pool->geometry;
-	struct kvc_packed_arena *arena;
-	uint32_t turn;
-
-	if (t->op != KVC_EXISTS || run->store->root_count != 1 || !run->packed[0] ||
-	    !t->pool->is_packable || geometry->shape_count != 1 || geometry->object_count == 0)
+	if (t->op != KVC_SET || !t->pool->geometry.shared || t->pool->ns->identity.place.is_writer)
 		return false;
-	arena = kvc_pool_arena(t->pool, run->packed[0], 0, 0, false);
-	turn = kvc_packed_enter(run->packed[0]);
-	for (size_t at = 0; at < t->key_count; at += EXISTS_KEYS) {
-		const size_t left = t->key_count - at;
-		const size_t some = left < EXISTS_KEYS ? left : EXISTS_KEYS;
-
-		if (!arena) {
-			for (size_t i = 0; i < some; i++)
-				t->results[at + i] = kvc_result_make(KVC_MISS, KVC_CAUSE_ABSENT, 0);
-		} else if (!exists_some(arena, t, at, some)) {
-			skip_from(t, at + some);
-			break;
-		}
-	}
-	kvc_packed_leave(run->packed[0], turn);
+	for (size_t i = 0; i < t->key_count; i++)
+		t->results[i] = kvc_result_make(KVC_OK, KVC_CAUSE_NOT_WRITER, 0);
 	return true;
 }
 
@@ -453,13 +395,12 @@ static void add_transfer(struct run *run, const struct kvc_transfer *t)
 	struct group previous[OBJECTS_TRACED];
 	uint64_t flushes = run->flushes;
 
-	if (t->op == KVC_SET && geometry->shared && !t->pool->ns->identity.place.is_writer) {
-		for (size_t i = 0; i < t->key_count; i++)
-			t->results[i] = kvc_result_make(KVC_OK, KVC_CAUSE_NOT_WRITER, 0);
+	if (kvc_batch_skips(t))
+		return;
+	if (kvc_exists_is_indexed(run->store, run->packed[0], t)) {
+		(void)kvc_exists_by_index(run->packed[0], t, false);
 		return;
 	}
-	if (exists_by_index(run, t))
-		return;
 	parent_hashes(t, previous);
 	for (size_t i = 0; i < t->key_count; i++) {
 		t->results[i] = initial_result(t);
@@ -487,9 +428,10 @@ static void add_transfer(struct run *run, const struct kvc_transfer *t)
 
 /* ---------------------------------------------------------------- results */
 
-static void count_results(struct run *run, struct kvc_transfer *t, uint64_t elapsed_us)
+static void count_results(struct kvc_store *store, struct kvc_transfer *t, uint64_t elapsed_us)
 {
-	struct kvc_counters *counters = run->store->counters;
+	const struct kvc_connector *connector = store->connector;
+	struct kvc_counters *counters = store->counters;
 	uint32_t counts[16][KVC_CAUSE_COUNT] = { { 0 } };
 
 	t->ok_count = 0;
@@ -510,8 +452,18 @@ static void count_results(struct run *run, struct kvc_transfer *t, uint64_t elap
 						counts[s][c] * t->pool->geometry.page_bytes :
 						0);
 	kvc_counters_call(counters, (int)t->op, elapsed_us);
-	kvc_trace_record(run->connector->trace, t->op, t->pool->geometry.pool_name, t->keys,
+	kvc_trace_record(connector->trace, t->op, t->pool->geometry.pool_name, t->keys,
 			 t->key_count, t->ok_count);
+}
+
+void kvc_batch_finish(struct kvc_store *store, struct kvc_transfer *t, uint64_t elapsed_us)
+{
+	if (t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS)) {
+		const size_t miss = first_miss(t, 0, t->key_count);
+
+		skip_from(t, miss < t->key_count ? miss + 1 : miss);
+	}
+	count_results(store, t, elapsed_us);
 }
 
 /* No arena: nothing could be tried. */
@@ -559,16 +511,8 @@ void kvc_batch_execute(struct kvc_store *store, struct kvc_transfer *transfers, 
 	flush(&run);
 	arena_give(run.connector, run.arena);
 	elapsed_us = (kvc_now_ns() - run.start_ns) / 1000;
-	for (size_t i = 0; i < count; i++) {
-		struct kvc_transfer *t = kvc_transfer_at(transfers, i);
-
-		if (t->op == KVC_EXISTS && (t->flags & KVC_TRANSFER_STOP_AT_MISS)) {
-			const size_t miss = first_miss(t, 0, t->key_count);
-
-			skip_from(t, miss < t->key_count ? miss + 1 : miss);
-		}
-		count_results(&run, t, elapsed_us);
-	}
+	for (size_t i = 0; i < count; i++)
+		kvc_batch_finish(store, kvc_transfer_at(transfers, i), elapsed_us);
 }
 
 int kvc_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count)

@@ -14,6 +14,12 @@ void kvc_batch_execute(struct kvc_store *store, struct kvc_transfer *transfers, 
 /* What kvc_batch_run() and kvc_batch_start() refuse. */
 int kvc_batch_check(struct kvc_store *store, const struct kvc_transfer *transfers, size_t count);
 
+/* A set that another rank does: its results are written, and there is nothing more to do. */
+bool kvc_batch_skips(const struct kvc_transfer *t);
+
+/* Once all pages have their results: what was not looked at is skipped, and they are counted. */
+void kvc_batch_finish(struct kvc_store *store, struct kvc_transfer *t, uint64_t elapsed_us);
+
 static inline struct kvc_transfer *kvc_transfer_at(struct kvc_transfer *transfers, size_t i)
 {
 	return (struct kvc_transfer *)((char *)transfers + i * transfers->size);

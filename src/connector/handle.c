@@ -365,6 +365,20 @@ struct kvc_packed_arena *kvc_pool_arena(struct kvc_pool *pool, struct kvc_packed
 	return arena;
 }
 
+bool kvc_pool_arena_seen(struct kvc_pool *pool, struct kvc_packed *packed, size_t root,
+			 uint32_t object, struct kvc_packed_arena **out)
+{
+	const struct kvc_geometry *geometry = &pool->geometry;
+
+	*out = atomic_load_explicit(&pool->arenas[root * geometry->object_count + object],
+				    memory_order_acquire);
+	if (*out && kvc_packed_of(*out) == packed)
+		return true;
+	return kvc_packed_arena_seen(
+		packed, pool->ns->identity.hash, pool->ns->identity.id,
+		geometry->objects[object].shape->stored_bytes - KVC_TRAILER_BYTES, out);
+}
+
 int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params,
 		  struct kvc_pool **out)
 {

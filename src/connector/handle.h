@@ -50,6 +50,10 @@ struct kvc_connector {
 struct kvc_packed_arena *kvc_pool_arena(struct kvc_pool *pool, struct kvc_packed *packed,
 					size_t root, uint32_t object, bool create);
 
+/* The same as far as this process has seen it, without a lock; false: not to be told so. */
+bool kvc_pool_arena_seen(struct kvc_pool *pool, struct kvc_packed *packed, size_t root,
+			 uint32_t object, struct kvc_packed_arena **out);
+
 /* Made at the first namespace. NULL: no memory. */
 struct kvc_connector *kvc_connector_of(struct kvc_store *store);
 void kvc_arena_free(struct kvc_arena *arena);

@@ -51,6 +51,8 @@ void kvc_packed_leave(struct kvc_packed *packed, uint32_t turn);
 
 /* Its files were removed behind our back: nothing is found, and nothing should be stored there. */
 bool kvc_packed_is_gone(struct kvc_packed *packed);
+/* Without a line in the log; what is found is forgotten. */
+bool kvc_packed_is_there(const struct kvc_packed *packed);
 
 /* ---------------------------------------------------------------- arenas */
 
@@ -63,6 +65,10 @@ bool kvc_packed_is_gone(struct kvc_packed *packed);
 struct kvc_packed_arena *kvc_packed_arena_get(struct kvc_packed *packed, uint64_t ns_hash,
 					      const char *folder, uint64_t slot_bytes, bool create,
 					      int *out_rc);
+/* The same as far as this process has seen it, without a lock. False: only kvc_packed_arena_get()
+ * can tell; *out is NULL where there is none. */
+bool kvc_packed_arena_seen(struct kvc_packed *packed, uint64_t ns_hash, const char *folder,
+			   uint64_t slot_bytes, struct kvc_packed_arena **out);
 struct kvc_packed *kvc_packed_of(const struct kvc_packed_arena *arena);
 
 /* ---------------------------------------------------------------- objects */
@@ -121,6 +127,10 @@ void kvc_packed_touch(struct kvc_packed_arena *arena, const struct kvc_packed_pl
  */
 size_t kvc_packed_exists(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
 			 size_t count, bool stop, uint8_t *present);
+/* The same without a lock, a system call or a line in the log: 0, or -EAGAIN where something has to
+ * be mapped for it. */
+int kvc_packed_exists_seen(struct kvc_packed_arena *arena, const struct kvc_packed_key *keys,
+			   size_t count, bool stop, uint8_t *present);
 
 /* SET 2: a slot of our own, evicting when there is none left. intent: < KVC_PACKED_INTENTS, used by
  * nobody else meanwhile. -ENOSPC: nothing free, nothing to evict; -EIO: the index is damaged. */

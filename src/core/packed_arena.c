@@ -483,6 +483,14 @@ struct kvc_packed_arena *kvc_packed_arena_get(struct kvc_packed *packed, uint64_
 	return arena;
 }
 
+bool kvc_packed_arena_seen(struct kvc_packed *packed, uint64_t ns_hash, const char *folder,
+			   uint64_t slot_bytes, struct kvc_packed_arena **out)
+{
+	*out = arena_find(packed, ns_hash, folder, slot_bytes);
+	return *out || atomic_load_explicit(&packed->generation, memory_order_relaxed) ==
+			       atomic_load(&packed->shm->generation);
+}
+
 struct kvc_packed *kvc_packed_of(const struct kvc_packed_arena *arena)
 {
 	return arena->packed;

@@ -370,6 +370,67 @@ static void test_bad_transfers_are_refused(void **state)
 	fixture_close(&f);
 }
 
+static uint64_t calls_of(struct kvc_store *store, int op)
+{
+	return store_stats(store).operations[op].calls;
+}
+
+/* What it answers is what kvc_batch_run() does; where it does not, nothing has happened. */
+static void expect_try_exists(struct fixture *f, uint32_t flags)
+{
+	const uint64_t calls = calls_of(f->store, KVC_EXISTS);
+	struct kvc_result results[8];
+	struct kvc_transfer tried =
+		transfer_of(&f->pages, KVC_EXISTS, f->keys.keys, 8, NULL, results);
+	struct kvc_transfer run =
+		transfer_of(&f->pages, KVC_EXISTS, f->keys.keys, 8, NULL, f->results);
+	int rc;
+
+	tried.flags = run.flags = flags;
+	rc = kvc_batch_try(f->store, &tried, 1);
+	if (rc) {
+		assert_int_equal(rc, -EAGAIN);
+		assert_int_equal(calls_of(f->store, KVC_EXISTS), calls);
+		return;
+	}
+	assert_int_equal(calls_of(f->store, KVC_EXISTS), calls + 1);
+	transfer_check(&tried);
+	assert_int_equal(kvc_batch_run(f->store, &run, 1), 0);
+	assert_memory_equal(results, f->results, sizeof(results));
+	assert_int_equal(tried.ok_count, run.ok_count);
+	assert_int_equal(tried.prefix_count, run.prefix_count);
+}
+
+static void test_what_cannot_block_is_tried(void **state)
+{
+	struct kvc_transfer transfers[2];
+	struct fixture f;
+
+	(void)state;
+	fixture_open(&f, 8, 4096);
+	expect_try_exists(&f, 0);
+	pages_fill_keys(&f.pages, f.keys.keys, 8);
+	for (int op = KVC_GET; op <= KVC_REMOVE; op++) {
+		transfers[0] = transfer_of(&f.pages, op, f.keys.keys, 8, numbers(), f.results);
+		assert_int_equal(kvc_batch_try(f.store, transfers, 1), -EAGAIN);
+		assert_int_equal(calls_of(f.store, op), 0);
+	}
+	batch(f.store, &f.pages, KVC_SET, f.keys.keys, 8, 0, f.results);
+	expect_all(f.results, 8, KVC_OK);
+	expect_result(do_remove(f.store, &f.pages, f.keys.keys[3]), KVC_OK, -1);
+	expect_try_exists(&f, 0);
+	expect_try_exists(&f, KVC_TRANSFER_STOP_AT_MISS);
+	/* All of a call or nothing of it. */
+	transfers[0] = transfer_of(&f.pages, KVC_EXISTS, f.keys.keys, 8, NULL, f.results);
+	transfers[1] = transfer_of(&f.pages, KVC_GET, f.keys.keys, 1, numbers(), f.results);
+	assert_int_equal(kvc_batch_try(f.store, transfers, 2), -EAGAIN);
+	transfers[1].op = 99;
+	assert_int_equal(kvc_batch_try(f.store, transfers, 2), -EINVAL);
+	assert_int_equal(kvc_batch_try(f.store, NULL, 0), 0);
+	assert_int_equal(kvc_batch_try(NULL, transfers, 1), -EINVAL);
+	fixture_close(&f);
+}
+
 struct tests batch_tests(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -384,6 +445,7 @@ struct tests batch_tests(void)
 		cmocka_unit_test(test_many_started_batches),
 		cmocka_unit_test(test_cancelled_batch),
 		cmocka_unit_test(test_bad_transfers_are_refused),
+		cmocka_unit_test(test_what_cannot_block_is_tried),
 	};
 
 	return TESTS_OF(tests);

@@ -165,6 +165,10 @@ static void test_mla_is_written_by_one_rank(void **state)
 	struct kvc_namespace_params params[3] = { mla(0, 0), mla(1, 0), mla(0, 1) };
 	struct kvc_store *store = suite_open();
 	struct variant v[3];
+	struct kvc_key key = key_of("one-key");
+	const int64_t index = 0;
+	struct kvc_transfer transfer;
+	struct kvc_result result;
 	struct kvc_stats before;
 	struct kvc_stats after;
 
@@ -175,6 +179,10 @@ static void test_mla_is_written_by_one_rank(void **state)
 	expect_result(variant_set(store, &v[1], 11), KVC_OK, KVC_CAUSE_NOT_WRITER);
 	after = store_stats(store);
 	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
+	transfer = transfer_of(&v[1].pages, KVC_SET, &key, 1, &index, &result);
+	assert_int_equal(kvc_batch_try(store, &transfer, 1), 0);
+	transfer_check(&transfer);
+	expect_result(result, KVC_OK, KVC_CAUSE_NOT_WRITER);
 	assert_int_equal(variant_get(store, &v[1], 0), KVC_MISS);
 	expect_result(variant_set(store, &v[0], 10), KVC_OK, KVC_CAUSE_NONE);
 	assert_int_equal(variant_get(store, &v[1], 10), KVC_OK);
