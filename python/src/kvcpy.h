@@ -304,8 +304,6 @@ struct kvcpy_work {
 int kvcpy_work_make(struct kvcpy_pool *pool, const struct kvcpy_arguments *arguments,
 		    struct kvcpy_work *out);
 void kvcpy_work_release(struct kvcpy_work *work);
-/* Whether running it may take time. */
-bool kvcpy_work_waits(const struct kvcpy_work *work);
 
 /*
  * struct kvcpy_run - transfers that go to the library in one call (run.c).
@@ -324,6 +322,8 @@ void kvcpy_run_release(struct kvcpy_run *run);
 /* As kvcpy_enter(), for the store and every pool. */
 int kvcpy_run_enter(struct kvcpy_handle *store, struct kvcpy_run *run);
 void kvcpy_run_leave(struct kvcpy_handle *store, struct kvcpy_run *run);
+/* kvc_batch_run(), with the GIL released where it may block. */
+int kvcpy_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count);
 /* The library has written the results. */
 void kvcpy_run_done(struct kvcpy_run *run);
 
@@ -349,17 +349,10 @@ struct kvcpy_store {
 	uint32_t timeouts_ms[KVC_OPERATION_COUNT];
 };
 
-struct kvcpy_namespace {
-	struct kvcpy_handle handle;
-	bool is_mla;
-	bool is_writer;
-};
-
 struct kvcpy_pool {
 	struct kvcpy_handle handle;
 	PyObject *name;
 	uint32_t part_count;
-	bool writes; /* false: sets are another rank's, and do nothing here */
 };
 
 struct kvcpy_transfer {

@@ -94,7 +94,7 @@ PyObject *kvcpy_store_namespace(PyObject *self, PyObject *const *args, Py_ssize_
 {
 	struct kvcpy_handle *store = (struct kvcpy_handle *)self;
 	struct kvc_namespace_params params = { .size = sizeof(params), .page_tokens = 64 };
-	struct kvcpy_namespace *ns;
+	struct kvcpy_handle *ns;
 	struct kvc_namespace *raw;
 	PyObject *values[ARGUMENT_COUNT];
 	int rc;
@@ -107,14 +107,11 @@ PyObject *kvcpy_store_namespace(PyObject *self, PyObject *const *args, Py_ssize_
 		Py_XDECREF((PyObject *)ns);
 		return NULL;
 	}
-	ns->is_mla = params.is_mla;
-	ns->is_writer = params.is_writer == KVC_YES ||
-			(params.is_writer == KVC_AUTO && params.tp_rank == params.dcp_rank);
 	Py_BEGIN_ALLOW_THREADS
 	rc = kvc_namespace_open(store->raw, &params, &raw);
 	Py_END_ALLOW_THREADS
 	if (rc >= 0)
-		kvcpy_handle_set(&ns->handle, raw);
+		kvcpy_handle_set(ns, raw);
 	kvcpy_leave(store);
 	if (rc < 0) {
 		Py_DECREF((PyObject *)ns);
@@ -236,7 +233,7 @@ static PyType_Slot slots[] = {
 
 PyType_Spec kvcpy_namespace_spec = {
 	.name = "kvcellar.Namespace",
-	.basicsize = sizeof(struct kvcpy_namespace),
+	.basicsize = sizeof(struct kvcpy_handle),
 	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION |
 		 Py_TPFLAGS_IMMUTABLETYPE,
 	.slots = slots,

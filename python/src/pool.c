@@ -23,13 +23,7 @@ static PyObject *run(struct kvcpy_pool *pool, const struct kvcpy_arguments *argu
 	}
 	work.transfer.pool = pool->handle.raw;
 	work.transfer.results = result->results;
-	if (kvcpy_work_waits(&work)) {
-		Py_BEGIN_ALLOW_THREADS
-		rc = kvc_batch_run(store->raw, &work.transfer, 1);
-		Py_END_ALLOW_THREADS
-	} else {
-		rc = kvc_batch_run(store->raw, &work.transfer, 1);
-	}
+	rc = kvcpy_batch_run(store->raw, &work.transfer, 1);
 	kvcpy_leave(&pool->handle);
 	result->ok_count = work.transfer.ok_count;
 	result->prefix_count = work.transfer.prefix_count;

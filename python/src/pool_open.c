@@ -252,16 +252,6 @@ static int params_of(struct kvcpy_state *state, PyObject *const *values,
 	return 0;
 }
 
-/* Whether sets of this rank store anything: the library knows, this only spares a release of the
- * GIL where it would do nothing. */
-static bool writes_of(const struct kvcpy_namespace *ns, const struct kvc_pool_params *params)
-{
-	const bool per_rank = params->per_rank == KVC_YES ||
-			      (params->per_rank == KVC_AUTO && strcmp(params->name, "mamba") == 0);
-
-	return !ns->is_mla || per_rank || ns->is_writer;
-}
-
 static struct kvcpy_pool *open_pool(struct kvcpy_handle *ns, const struct kvc_pool_params *params)
 {
 	struct kvcpy_pool *pool = kvcpy_handle_new(ns->state, ns->state->pool_type, &kind, ns);
@@ -272,7 +262,6 @@ static struct kvcpy_pool *open_pool(struct kvcpy_handle *ns, const struct kvc_po
 		return NULL;
 	pool->name = PyUnicode_FromString(params->name);
 	pool->part_count = params->part_count;
-	pool->writes = writes_of((struct kvcpy_namespace *)ns, params);
 	if (!pool->name || kvcpy_enter(ns)) {
 		Py_DECREF((PyObject *)pool);
 		return NULL;

@@ -2,6 +2,7 @@
 /* Several transfers in one call of the library: Store.run(), and what Store.start() needs. */
 #include "kvcpy.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static struct kvcpy_work *work_at(const struct kvcpy_run *run, size_t at)
@@ -111,13 +112,27 @@ void kvcpy_run_done(struct kvcpy_run *run)
 	}
 }
 
+int kvcpy_batch_run(struct kvc_store *store, struct kvc_transfer *transfers, size_t count)
+{
+	/* Taking the GIL again can cost its switch interval. */
+	int rc = kvc_batch_try(store, transfers, count);
+
+	if (rc != -EAGAIN)
+		return rc;
+	Py_BEGIN_ALLOW_THREADS
+	rc = kvc_batch_run(store, transfers, count);
+	Py_END_ALLOW_THREADS
+	return rc;
+}
+
 static const char *const names[] = { "transfers" };
 static const struct kvcpy_spec spec = { "run", names, 1, 1, 1 };
 
 const char kvcpy_store_run_doc[] =
 	"run($self, /, transfers)\n--\n\n"
 	"Runs Transfer objects in this thread, all in one call; a list with a Result for each.\n\n"
-	"Their pools may differ, but belong to this store. The GIL is released while it works.\n"
+	"Their pools may differ, but belong to this store. The GIL is released while it works,\n"
+	"but not where nothing can block, as exists on a packed root.\n"
 	"ConfigError when nothing was tried; what happened to a page is in its Result.";
 PyObject *kvcpy_store_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			  PyObject *kwnames)
@@ -125,7 +140,6 @@ PyObject *kvcpy_store_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
 	struct kvcpy_handle *store = (struct kvcpy_handle *)self;
 	PyObject *value, *results = NULL;
 	struct kvcpy_run run;
-	bool waits = false;
 	int rc;
 
 	if (kvcpy_parse(&spec, args, nargs, kwnames, &value) ||
@@ -133,15 +147,7 @@ PyObject *kvcpy_store_run(PyObject *self, PyObject *const *args, Py_ssize_t narg
 		return NULL;
 	if (kvcpy_run_enter(store, &run))
 		goto release;
-	for (size_t i = 0; i < run.count; i++)
-		waits = waits || kvcpy_work_waits(work_at(&run, i));
-	if (waits) {
-		Py_BEGIN_ALLOW_THREADS
-		rc = kvc_batch_run(store->raw, run.transfers, run.count);
-		Py_END_ALLOW_THREADS
-	} else {
-		rc = kvc_batch_run(store->raw, run.transfers, run.count);
-	}
+	rc = kvcpy_batch_run(store->raw, run.transfers, run.count);
 	kvcpy_run_leave(store, &run);
 	if (rc < 0) {
 		kvcpy_raise(store->state, rc);

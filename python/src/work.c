@@ -118,8 +118,3 @@ void kvcpy_work_release(struct kvcpy_work *work)
 	Py_CLEAR(work->parent);
 	Py_CLEAR(work->pool);
 }
-
-bool kvcpy_work_waits(const struct kvcpy_work *work)
-{
-	return work->transfer.key_count > 0 && (work->transfer.op != KVC_SET || work->pool->writes);
-}
