@@ -87,7 +87,8 @@ struct kvc_packed {
 	uint64_t quarantine_ns;
 	uint64_t boot_id[2];
 	atomic_bool gone;
-	atomic_bool broken; /* a page of shm, or of another map that is not a segment's */
+	atomic_bool broken;  /* a page of shm, or of another map that is not a segment's */
+	atomic_bool damaged; /* a file of a segment or table is not what it should be */
 
 	pthread_mutex_t arena_lock; /* of the list; records are made under changes_lock too */
 	_Atomic(struct kvc_packed_arena *) arenas;
@@ -165,6 +166,9 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint
 /* Frees up to `count` slots of the arena, coldest groups first. Returns how many. */
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
 
+/* Ends what a group has in the arenas of its namespace. Returns how many slots. */
+uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
+
 /* The bitmap and the counts of the arena by the states. Returns the free slots that were found. */
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);
 
@@ -181,6 +185,9 @@ struct kvc_packed_buckets {
 	_Atomic uint64_t *entries[2];
 };
 
+/* Slots that a table is made for, per bucket of 8 entries: with 6 of them one object in 2000 found
+ * both of its buckets full. */
+#define KVC_PACKED_BUCKET_SLOTS 5u
 #define KVC_PACKED_PAGE_BUCKETS 64u /* of 4096 bytes; a table has whole pages */
 
 static inline uint64_t kvc_packed_mix(uint64_t x)

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define ENTRIES		 (2 * KVC_PACKED_BUCKET)
-#define SLOTS_PER_BUCKET 6u /* of 8 entries: full to three quarters */
 #define FEW_EMPTY	 2u
 #define MAKE_AHEAD	 32u
 
@@ -182,11 +181,12 @@ static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 	return false;
 }
 
-/* Ends the object of the two buckets that was not used for the longest time. */
+/* Ends the object of the two buckets that was not used for the longest time, and its group. */
 static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets)
 {
 	struct entry_look look, oldest = { .segment = NULL };
-	uint64_t oldest_stamp = UINT64_MAX;
+	uint64_t oldest_stamp = UINT64_MAX, g;
+	uint32_t ended;
 
 	for (unsigned i = 0; i < ENTRIES; i++) {
 		const uint64_t entry =
@@ -202,8 +202,13 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 			oldest = look;
 		}
 	}
-	if (oldest.segment && kvc_packed_slot_end(oldest.segment, oldest.slot, oldest.state))
-		atomic_fetch_add_explicit(&arena->packed->evicted, 1, memory_order_relaxed);
+	if (!oldest.segment)
+		return;
+	g = atomic_load_explicit(&oldest.segment->headers[oldest.slot].g, memory_order_relaxed);
+	if (!kvc_packed_slot_end(oldest.segment, oldest.slot, oldest.state))
+		return;
+	ended = 1 + kvc_packed_evict_group(arena, g);
+	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
 }
 
 /* The entry of an object that ours replaces becomes ours, so that it is found at any time. */
@@ -316,10 +321,12 @@ static void maker_flush(struct maker *maker)
 
 		if (maker->look && is_in(buckets, entry))
 			continue;
-		/* Its publisher died before it settled which of two of a name stays. */
-		if (settle(maker->arena, buckets, &maker->ahead[i].key, entry & KVC_PACKED_REF_MASK,
-			   0) != 0 ||
-		    !place(maker->arena, buckets, entry))
+		/* Its publisher died before it settled which of two of a name stays, or settled it in
+		 * the table before. As there the entry comes first: of two that are looked for at the
+		 * same time one sees the other. */
+		if (!place(maker->arena, buckets, entry) ||
+		    settle(maker->arena, buckets, &maker->ahead[i].key, entry & KVC_PACKED_REF_MASK,
+			   0) != 0)
 			(void)kvc_packed_slot_end(maker->ahead[i].segment,
 						  kvc_packed_ref_slot(entry),
 						  maker->ahead[i].state);
@@ -414,7 +421,7 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 	struct kvc_packed *packed = arena->packed;
 	struct kvc_packed_table *old = atomic_load_explicit(&arena->table, memory_order_acquire);
 	const uint32_t former = atomic_load(&arena->record->epoch) & ~KVC_PACKED_NO_TABLE;
-	const uint64_t pages = slots / SLOTS_PER_BUCKET / KVC_PACKED_PAGE_BUCKETS + 1;
+	const uint64_t pages = slots / KVC_PACKED_BUCKET_SLOTS / KVC_PACKED_PAGE_BUCKETS + 1;
 	const uint64_t bucket_count = pages * KVC_PACKED_PAGE_BUCKETS;
 	struct kvc_packed_table *table = NULL;
 	char path[256];
