@@ -14,6 +14,16 @@ static void set(struct kvc_config *config, const char *path, const char *value)
 		fail_msg("config %s = %s: %s", path, value, kvc_last_error());
 }
 
+/* Without the cleaner, a packed root wants to be told its size. */
+static void set_layout(struct kvc_config *config, const char *layout)
+{
+	if (layout != NULL && layout[0] == '\0')
+		return;
+	set(config, "storage_layout", layout ? layout : "files");
+	if (layout != NULL && strcmp(layout, "packed") == 0)
+		set(config, "capacity", "256MiB");
+}
+
 static void set_text(struct kvc_config *config, const char *setting)
 {
 	const char *equals = strchr(setting, '=');
@@ -42,6 +52,7 @@ int setup_open(const struct setup *setup, struct kvc_store **out)
 	set(config, "get_timeout_ms", "120000");
 	set(config, "set_timeout_ms", "120000");
 	set(config, "exists_timeout_ms", "120000");
+	set_layout(config, setup->layout);
 	set(config, "storage_dirs", setup->roots);
 	set(config, "naming", setup->naming);
 	set(config, "io_engines", setup->engine);

@@ -80,8 +80,9 @@ struct setup {
 	const char *lower;  /* fault: the plugin below */
 	const char *engine; /* posix: the one I/O engine that is demanded */
 	const char *naming;
-	const char *rules; /* fault */
-	const char *roots; /* comma list */
+	const char *rules;  /* fault */
+	const char *roots;  /* comma list */
+	const char *layout; /* NULL: files, "": what the library chooses */
 	bool buffered;
 	uint32_t flags;				  /* enum kvc_open_flag */
 	const char *settings[SETUP_SETTINGS + 1]; /* "path=value" */

@@ -2,6 +2,8 @@
 /* Hard deadlines: mem can end everything at once. */
 #include "suite.h"
 
+#include "support/packed.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,10 +70,20 @@ static void test_set_and_exists_end_at_the_deadline(void **state)
 			assert_true(pages_match(&f.pages, i, key_content(f.keys.keys[i])));
 		else
 			expect_result(f.results[i], KVC_MISS, KVC_CAUSE_ABSENT);
-	slow_batch(&f, KVC_EXISTS, 20);
-	expect_all(f.results, 5, KVC_TIMEOUT);
-	slow_batch(&f, KVC_REMOVE, 20);
-	expect_all(f.results, 5, KVC_TIMEOUT);
+	if (suite.packed) {
+		/* The index answers, with no I/O that could be late; and what was given up leaves
+		 * its slot. */
+		slow_batch(&f, KVC_EXISTS, 20);
+		assert_int_equal(count_status(f.results, 5, KVC_TIMEOUT), 0);
+		slow_batch(&f, KVC_REMOVE, 20);
+		assert_int_equal(count_status(f.results, 5, KVC_TIMEOUT), 0);
+		assert_int_equal(packed_check(f.store), 0);
+	} else {
+		slow_batch(&f, KVC_EXISTS, 20);
+		expect_all(f.results, 5, KVC_TIMEOUT);
+		slow_batch(&f, KVC_REMOVE, 20);
+		expect_all(f.results, 5, KVC_TIMEOUT);
+	}
 	fixture_close(&f);
 }
 

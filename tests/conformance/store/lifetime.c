@@ -2,6 +2,9 @@
 /* Opening, closing, reopening, memory, and the texts about a store. */
 #include "suite.h"
 
+#include "core/root.h"
+#include "core/store.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +37,7 @@ static void test_reopen(void **state)
 	usage.size = sizeof(usage);
 	assert_int_equal(kvc_store_usage(f.store, 1, &usage, 1), 1);
 	assert_int_equal(usage.own_objects, suite.nixl ? 60 : 30);
-	if (suite.files)
+	if (suite.folder)
 		assert_string_equal(usage.uuid, uuid);
 	fixture_close(&f);
 }
@@ -90,7 +93,7 @@ static void test_several_roots(void **state)
 		return; /* routes by the order of the directories */
 	(void)snprintf(roots, sizeof(roots), "%s,%s,%s", third, first, second);
 	fixture_open_on(&f, suite_reopen(), &params);
-	if (suite.files)
+	if (suite.folder)
 		assert_int_equal(fixture_get(&f), 90);
 	fixture_close(&f);
 }
@@ -234,7 +237,7 @@ static void test_stats_pages(void **state)
 	struct fixture f;
 
 	(void)state;
-	if (!suite.files)
+	if (!suite.folder)
 		return;
 	fixture_open(&f, 7, 4096);
 	fixture_store(&f);
@@ -266,8 +269,10 @@ static void test_other_settings(void **state)
 		fixture_open(&f, 20, 5000);
 		fixture_store(&f);
 		assert_int_equal(fixture_get(&f), 20);
-		if (suite.files && strcmp(settings[i], "mode=0640") == 0) {
+		if (suite.folder && strcmp(settings[i], "mode=0640") == 0) {
 			assert_true(page_path(f.pages.pool, f.keys.keys[0], 0, path));
+			if (suite.packed)
+				*strrchr(path, '@') = '\0';
 			assert_int_equal(stat(path, &st), 0);
 			assert_int_equal(st.st_mode & 07777, 0640);
 			*strrchr(path, '/') = '\0';
@@ -297,7 +302,7 @@ static void test_open_refuses(void **state)
 	setup.roots = roots;
 	assert_int_equal(setup_open(&setup, &store), -EINVAL);
 	assert_non_null(strstr(kvc_last_error(), root));
-	if (suite.files) {
+	if (suite.folder) {
 		setup.roots = "/proc/no/such/folder";
 		assert_true(setup_open(&setup, &store) < 0);
 		assert_non_null(strstr(kvc_last_error(), "/proc/no/such/folder"));
@@ -312,17 +317,49 @@ static void test_root_keeps_its_naming(void **state)
 	struct kvc_store *store;
 
 	(void)state;
-	if (suite.mem || !suite.files)
+	if (!suite.folder)
 		return;
 	store = suite_open();
 	store_must_close(store);
 	setup = suite.setup;
+	setup.layout = "";
 	setup.naming = suite.nixl ? "kvcellar" : "nixl";
 	store = NULL;
 	assert_int_equal(setup_open(&setup, &store), -EINVAL);
 	assert_non_null(strstr(kvc_last_error(), "nixl"));
 	assert_non_null(strstr(kvc_last_error(), "kvcellar"));
 	assert_null(store);
+}
+
+/* And its layout, whatever is asked for; "auto" takes what is there. */
+static void test_root_keeps_its_layout(void **state)
+{
+	struct setup setup;
+	struct kvc_store *store;
+	uint64_t digest;
+
+	(void)state;
+	if (!suite.folder)
+		return;
+	store = suite_open();
+	store_must_close(store);
+	setup = suite.setup;
+	setup.layout = suite.packed ? "files" : "packed";
+	setup.naming = "kvcellar";
+	store = NULL;
+	digest = folder_digest(suite.root);
+	assert_int_equal(setup_open(&setup, &store), -EINVAL);
+	assert_non_null(strstr(kvc_last_error(), "packed"));
+	assert_non_null(strstr(kvc_last_error(), "files"));
+	assert_non_null(strstr(kvc_last_error(), "convert"));
+	assert_null(store);
+	assert_int_equal(folder_digest(suite.root), digest);
+	setup.layout = "";
+	setup.naming = suite.setup.naming;
+	setup.settings[0] = "l3_cleaner_enabled=true";
+	store = setup_must_open(&setup);
+	assert_int_equal(store->roots[0]->is_packed, suite.packed);
+	store_must_close(store);
 }
 
 struct tests lifetime_tests(void)
@@ -339,6 +376,7 @@ struct tests lifetime_tests(void)
 		cmocka_unit_test(test_other_settings),
 		cmocka_unit_test(test_open_refuses),
 		cmocka_unit_test(test_root_keeps_its_naming),
+		cmocka_unit_test(test_root_keeps_its_layout),
 	};
 
 	return TESTS_OF(tests);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conformance_store PLUGIN [ENGINE direct|buffered] NAMING
- * PLUGIN: mem, posix, fault (over mem). KVC_TEST_FILTER: only the tests that the glob names.
+ * PLUGIN: mem, posix, fault (over mem), fault-posix (fault over posix). NAMING: kvcellar or nixl,
+ * with objects as files, or packed. KVC_TEST_FILTER: only the tests that the glob names.
  */
 #include "suite.h"
+
+#include "support/packed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,26 +93,38 @@ size_t fixture_get(struct fixture *fixture)
 
 static void usage(void)
 {
-	(void)fprintf(stderr, "usage: conformance_store mem|fault|posix [ENGINE direct|buffered] "
-			      "kvcellar|nixl\n");
+	(void)fprintf(stderr, "usage: conformance_store mem|fault|fault-posix|posix "
+			      "[ENGINE direct|buffered] kvcellar|nixl|packed\n");
 	exit(2);
+}
+
+static void plugin_read(const char *plugin)
+{
+	suite.setup.plugin = strncmp(plugin, "fault", 5) == 0 ? "fault" : plugin;
+	suite.mem = strcmp(plugin, "mem") == 0;
+	suite.folder = strcmp(plugin, "posix") == 0;
+	if (strcmp(plugin, "fault") == 0)
+		suite.setup.lower = "mem";
+	if (strcmp(plugin, "fault-posix") == 0) {
+		suite.setup.lower = "posix";
+		suite.folder = true;
+	}
 }
 
 static void parameters_read(int argc, char **argv)
 {
 	if (argc < 3)
 		usage();
-	suite.setup.plugin = argv[1];
-	suite.setup.naming = argv[argc - 1];
+	plugin_read(argv[1]);
+	suite.packed = strcmp(argv[argc - 1], "packed") == 0;
 	suite.nixl = strcmp(argv[argc - 1], "nixl") == 0;
-	suite.mem = strcmp(argv[1], "mem") == 0;
-	if (strcmp(argv[1], "fault") == 0)
-		suite.setup.lower = "mem";
+	suite.setup.layout = suite.packed ? "packed" : NULL;
+	suite.setup.naming = suite.nixl ? "nixl" : "kvcellar";
+	suite.files = suite.folder && !suite.packed;
 	if (strcmp(argv[1], "posix") != 0)
 		return;
 	if (argc != 5)
 		usage();
-	suite.files = true;
 	suite.setup.engine = argv[2];
 	if (strcmp(argv[2], engines[3]) == 0 && engines_count() == 3)
 		support_skip("ThreadSanitizer cannot follow the threads of POSIX AIO");
@@ -131,6 +146,8 @@ int main(int argc, char **argv)
 
 	support_begin();
 	parameters_read(argc, argv);
+	if (suite.packed && suite.folder)
+		packed_guard_learn();
 	if (getenv("KVC_TEST_FILTER") != NULL)
 		cmocka_set_test_filter(getenv("KVC_TEST_FILTER"));
 	count = tests_add(all, count, roundtrip_tests());
@@ -143,6 +160,10 @@ int main(int argc, char **argv)
 	count = tests_add(all, count, lifetime_tests());
 	if (suite.files)
 		count = tests_add(all, count, damage_tests());
+	if (suite.packed)
+		count = tests_add(all, count, slot_tests());
+	if (suite.packed && suite.folder)
+		count = tests_add(all, count, slot_damage_tests());
 	if (suite.mem)
 		count = tests_add(all, count, deadline_tests());
 	return _cmocka_run_group_tests("store", all, count, NULL, NULL);

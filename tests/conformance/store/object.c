@@ -134,7 +134,7 @@ static void test_list(void **state)
 		listed.ns_id = kvc_namespace_id(f.ns);
 	assert_int_equal(kvc_object_list(f.store, listed.ns_id, list_take, &listed), 0);
 	assert_int_equal(listed.count, 12 * per_page);
-	assert_int_equal(listed.bytes, suite.nixl ? 24 * 8192 : 12 * 12288);
+	assert_int_equal(listed.bytes, suite.nixl ? 24 * 8192 : 12 * (suite.packed ? 8192 : 12288));
 	if (!suite.nixl)
 		assert_int_equal(listed.with_pool, 12);
 	listed = (struct listed){ .count = 0 };
@@ -193,7 +193,7 @@ static int stat_take(void *context, const struct kvc_object_info *info)
 	struct stat_wanted *wanted = context;
 
 	assert_int_equal(kvc_object_stat(wanted->store, info->root_path, info->path, &detail), 0);
-	assert_int_equal(detail.stored_bytes, suite.nixl ? 8192 : 12288);
+	assert_int_equal(detail.stored_bytes, suite.nixl || suite.packed ? 8192 : 12288);
 	assert_int_equal(detail.payload_bytes, suite.nixl ? 3000 : 6000);
 	assert_int_equal(detail.part_count, suite.nixl ? 1 : 2);
 	assert_int_equal(detail.part_bytes[0], 3000);
@@ -203,7 +203,9 @@ static int stat_take(void *context, const struct kvc_object_info *info)
 	assert_string_equal(detail.checksum_kind, "full");
 	assert_string_equal(detail.name, info->name);
 	assert_true(detail.created_ns > INT64_C(1600000000000000000));
-	assert_non_null(strstr(detail.writer, "kvcellar"));
+	/* A slot has no room for who wrote it. */
+	if (!suite.packed)
+		assert_non_null(strstr(detail.writer, "kvcellar"));
 	wanted->count++;
 	return 0;
 }

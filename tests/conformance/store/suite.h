@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The conformance suite of the store: the same tests over each plugin x I/O engine x direct or
- * buffered x naming. main.c reads the parameters; each other file has the tests of one subject.
+ * buffered x {naming, packed}. main.c reads the parameters; each other file has the tests of one subject.
  */
 #ifndef KVC_TESTS_STORE_SUITE_H
 #define KVC_TESTS_STORE_SUITE_H
@@ -10,9 +10,11 @@
 
 struct suite {
 	struct setup setup;
-	bool nixl;  /* naming */
-	bool files; /* objects are files below the root */
-	bool mem;   /* the plugin itself, which can cancel */
+	bool nixl;   /* naming */
+	bool packed; /* pages lie in slots */
+	bool folder; /* the root is a folder with what is stored */
+	bool files;  /* likewise, and objects are files there */
+	bool mem;    /* the plugin itself, which can cancel */
 	const char *root;
 };
 extern struct suite suite;
@@ -53,8 +55,10 @@ struct tests rank_tests(void);
 struct tests name_tests(void);
 struct tests object_tests(void);
 struct tests lifetime_tests(void);
-struct tests damage_tests(void);   /* files */
-struct tests deadline_tests(void); /* mem */
+struct tests damage_tests(void);      /* files */
+struct tests slot_damage_tests(void); /* packed, in a folder */
+struct tests slot_tests(void);	      /* packed */
+struct tests deadline_tests(void);    /* mem */
 
 #define TESTS_OF(array) \
 	((struct tests){ .tests = (array), .count = sizeof(array) / sizeof((array)[0]) })
