@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/store.h"
+#include "core/usage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -168,8 +169,7 @@ static void sweep_after_deaths(struct kvc_packed *packed)
 	const uint64_t deaths = atomic_load(&packed->shm->deaths);
 	uint64_t swept = atomic_load(&packed->shm->swept);
 
-	if (swept == deaths ||
-	    !atomic_compare_exchange_strong(&packed->shm->swept, &swept, deaths))
+	if (swept == deaths || !atomic_compare_exchange_strong(&packed->shm->swept, &swept, deaths))
 		return;
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
 		(void)kvc_packed_sweep(a);
@@ -196,6 +196,27 @@ static void recount_files(struct kvc_packed *packed)
 	sweep_after_deaths(packed);
 }
 
+/* Whether a table or a segment is there and is not what it should be. What another version made is
+ * left alone. */
+static bool is_damaged(struct kvc_packed *packed)
+{
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		const uint32_t epoch = atomic_load(&a->record->epoch);
+
+		if (epoch != 0 && !(epoch & KVC_PACKED_NO_TABLE) && !kvc_packed_table_get(a))
+			atomic_store(&packed->damaged, true);
+	}
+	return atomic_load(&packed->damaged);
+}
+
+/* As a rebuild wants it: without handles. */
+static void forget_arenas(struct kvc_packed *packed)
+{
+	kvc_packed_arenas_free(packed);
+	atomic_store(&packed->generation, UINT64_MAX);
+	atomic_store(&packed->damaged, false);
+}
+
 /* Nobody else has it open. */
 static int begin_alone(struct kvc_packed *packed)
 {
@@ -206,7 +227,9 @@ static int begin_alone(struct kvc_packed *packed)
 		return rc;
 	if (!damaged && is_this_boot(packed)) {
 		recount_files(packed);
-		return 0;
+		if (!is_damaged(packed))
+			return 0;
+		forget_arenas(packed);
 	}
 	rc = damaged ? 0 : refuse_other_host(packed);
 	if (!rc)
@@ -356,7 +379,10 @@ void kvc_packed_kick(struct kvc_packed *packed)
 /* Less than was there: the coldest segments of all go. */
 static void shrink(struct kvc_packed *packed)
 {
-	while (kvc_packed_hint(&packed->shm->segment_bytes) > packed->capacity_bytes)
+	uint64_t files_bytes = 0;
+
+	kvc_usage_total(packed->root->usage, &files_bytes, NULL);
+	while (kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes > packed->capacity_bytes)
 		if (kvc_packed_retire_coldest(packed))
 			break;
 }

@@ -233,6 +233,8 @@ struct kvc_packed_segment *kvc_packed_segment_map(struct kvc_packed_arena *arena
 				" bytes, is damaged and is not used (%s)",
 				arena->packed->root->location, number, arena->record->folder,
 				arena->slot_bytes, strerror(-rc));
+		if (rc == -EBADMSG || rc == -ENOMSG)
+			atomic_store(&arena->packed->damaged, true);
 		segment = KVC_PACKED_MISSING;
 	} else if (rc) {
 		kvc_log(KVC_LOG_DEBUG, "%s: segment %u cannot be mapped: %s",

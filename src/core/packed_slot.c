@@ -396,6 +396,8 @@ static bool is_due(atomic_uint_fast64_t *after_ns)
  * another arena, in the order of what they cost. */
 static int make_room(struct kvc_packed_arena *arena)
 {
+	int rc;
+
 	if (is_due(&arena->grow_after_ns) && kvc_packed_segment_add(arena) == 0) {
 		atomic_store_explicit(&arena->grow_after_ns, 0, memory_order_relaxed);
 		return 0;
@@ -406,7 +408,11 @@ static int make_room(struct kvc_packed_arena *arena)
 		return -ENOSPC;
 	if (kvc_packed_recover_dead(arena->packed) > 0 || kvc_packed_sweep(arena) > 0)
 		return 0;
-	return kvc_packed_steal(arena);
+	rc = kvc_packed_steal(arena);
+	/* A batch may want more of them at once. */
+	if (!rc)
+		atomic_store_explicit(&arena->sweep_after_ns, 0, memory_order_relaxed);
+	return rc;
 }
 
 int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out)
