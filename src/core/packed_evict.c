@@ -86,25 +86,60 @@ static uint32_t group_all(struct kvc_packed_arena *arena, uint64_t g, uint64_t *
 	return ended;
 }
 
+static bool add_victim(struct victim *victim, struct kvc_packed_segment *segment, uint64_t random)
+{
+	if (!kvc_packed_usable(segment))
+		return false;
+	victim->segment = segment;
+	victim->slot = (uint32_t)random % segment->slots;
+	__builtin_prefetch((void *)&segment->stamps[victim->slot]);
+	return true;
+}
+
+/* At most SAMPLES of those that are there, each as likely as any other. */
+static unsigned some_segments(struct kvc_packed_arena *arena, uint32_t segments,
+			      struct kvc_packed_segment *some[SAMPLES])
+{
+	uint32_t seen = 0;
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+		uint64_t at = seen;
+
+		if (!kvc_packed_usable(segment))
+			continue;
+		if (seen++ >= SAMPLES)
+			at = kvc_packed_random(arena->packed) % seen;
+		if (at < SAMPLES)
+			some[at] = segment;
+	}
+	return seen < SAMPLES ? seen : SAMPLES;
+}
+
 /* Slots at random with their stamps, which come from memory side by side. A free one has the latest
  * stamp there is, or never had one. */
 static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
 {
 	const uint32_t segments =
 		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
-	unsigned count = 0;
+	struct kvc_packed_segment *some[SAMPLES];
+	unsigned count = 0, present = 0;
 
-	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 4 * SAMPLES; tries++) {
+	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 2 * SAMPLES; tries++) {
 		const uint64_t random = kvc_packed_random(arena->packed);
 		const uint32_t number = 1 + (uint32_t)((random >> 32) % segments);
-		struct kvc_packed_segment *segment = kvc_packed_segment(arena, number);
 
-		if (!kvc_packed_usable(segment))
-			continue;
-		victims[count].segment = segment;
-		victims[count].slot = (uint32_t)random % segment->slots;
-		__builtin_prefetch((void *)&segment->stamps[victims[count].slot]);
-		count++;
+		if (add_victim(&victims[count], kvc_packed_segment(arena, number), random))
+			count++;
+	}
+	/* Most of the numbers are those of segments that are gone. */
+	if (count < SAMPLES)
+		present = some_segments(arena, segments, some);
+	for (unsigned tries = 0; present > 0 && count < SAMPLES && tries < SAMPLES; tries++) {
+		const uint64_t random = kvc_packed_random(arena->packed);
+
+		if (add_victim(&victims[count], some[(random >> 32) % present], random))
+			count++;
 	}
 	for (unsigned i = 0; i < count; i++)
 		victims[i].stamp =
@@ -167,6 +202,13 @@ static bool choose(struct kvc_packed_arena *arena, struct victim *victims, unsig
 	return best != UINT64_MAX;
 }
 
+uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g)
+{
+	uint64_t latest = 0;
+
+	return group_all(arena, g, &latest, true);
+}
+
 /* What is to go of one sample: at most VICTIMS groups. */
 static uint32_t evict_some(struct kvc_packed_arena *arena, uint32_t count)
 {
@@ -222,17 +264,20 @@ static void sweep_segment(struct kvc_packed_segment *segment, uint64_t *free_slo
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
-	uint64_t free_slots = 0, live = 0;
+	uint64_t free_slots = 0, live = 0, of_no_use = 0;
 
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+		const uint64_t before = free_slots;
 
 		/* Those of one that is to go count until it is gone. */
 		if (segment && !atomic_load(&segment->broken) &&
 		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
 			sweep_segment(segment, &free_slots, &live);
+		if (!kvc_packed_usable(segment))
+			of_no_use += free_slots - before;
 	}
 	atomic_store_explicit(&arena->record->free_slots, free_slots, memory_order_relaxed);
 	atomic_store_explicit(&arena->record->live_slots, live, memory_order_relaxed);
-	return free_slots;
+	return free_slots - of_no_use;
 }

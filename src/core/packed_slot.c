@@ -367,6 +367,7 @@ static bool claim_slot(struct kvc_packed_arena *arena, struct kvc_packed_segment
 		atomic_store(&packed->intents->intents[intent], 0);
 		return false;
 	}
+	atomic_fetch_sub_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
 	kvc_packed_step(packed, "packed.set.claimed");
 	*out = (struct kvc_packed_place){
 		.segment = segment,
@@ -376,7 +377,8 @@ static bool claim_slot(struct kvc_packed_arena *arena, struct kvc_packed_segment
 		.state = claimed,
 		.intent = intent,
 	};
-	if (!kvc_packed_usable(segment)) {
+	/* Whoever retires a segment marks it and then looks at its slots: one sees the other. */
+	if (atomic_load(&segment->hdr->retired) != 0 || !kvc_packed_usable(segment)) {
 		kvc_packed_abandon(arena, out);
 		return false;
 	}
@@ -398,9 +400,12 @@ static int make_room(struct kvc_packed_arena *arena)
 {
 	int rc;
 
-	if (is_due(&arena->grow_after_ns) && kvc_packed_segment_add(arena) == 0) {
-		atomic_store_explicit(&arena->grow_after_ns, 0, memory_order_relaxed);
-		return 0;
+	/* Others wait for the one that adds it. */
+	if (kvc_now_ns() >= atomic_load_explicit(&arena->grow_after_ns, memory_order_relaxed)) {
+		if (kvc_packed_segment_add(arena) == 0)
+			return 0;
+		atomic_store_explicit(&arena->grow_after_ns, kvc_now_ns() + CALM_NS,
+				      memory_order_relaxed);
 	}
 	if (kvc_packed_evict(arena, EVICT_AT_ONCE) > 0)
 		return 0;
@@ -430,7 +435,6 @@ int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc
 		}
 		if (!claim_slot(arena, segment, number, intent, out))
 			continue;
-		atomic_fetch_sub_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
 		if (kvc_packed_hint(&arena->record->free_slots) < kvc_packed_reserve(arena) / 2)
 			kvc_packed_kick(arena->packed);
 		return 0;
@@ -505,6 +509,8 @@ static bool go_live(struct kvc_packed_arena *arena, struct kvc_packed_place *pla
 	const uint64_t live = kvc_packed_state(kvc_packed_gen(place->state), 0, KVC_PACKED_LIVE);
 	uint64_t state = place->state;
 
+	/* Who sees one of these fields sees that the state is another. */
+	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&slot->g, key->g, memory_order_relaxed);
 	atomic_store_explicit(&slot->v, key->v, memory_order_relaxed);
 	atomic_store_explicit(&slot->checksum, meta->checksum, memory_order_relaxed);
