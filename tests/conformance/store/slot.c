@@ -217,7 +217,7 @@ static void test_reads_that_lie(void **state)
 	for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
 		suite.setup.rules = cases[c].rule;
 		suite.setup.flags = KVC_OPEN_NO_SELFTEST;
-		fixture_open(&f, 10, 5000);
+		fixture_open(&f, 10, 4096); /* no padding, where a wrong bit would not matter */
 		suite.setup.rules = NULL;
 		suite.setup.flags = 0;
 		fixture_store(&f);
