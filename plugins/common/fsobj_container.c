@@ -66,11 +66,17 @@ int fsobj_container_open(struct fsobj_root *root, const char *name, uint64_t byt
 		return error;
 	leaf = folder_bytes > 0 ? name + folder_bytes + 1 : name;
 	for (int attempt = 0; attempt < 3; attempt++) {
+		bool gone;
+
 		error = fsobj_folder_get(root, name, folder_bytes, bytes != 0, &folder);
 		if (error != 0)
 			return error;
 		error = container_existing(root, folder.fd, leaf, bytes, out_fd, out_bytes);
+		/* The folder that we know may have been removed and made again. */
+		gone = fsobj_folder_gone(root, &folder, error);
 		fsobj_folder_put(root, &folder);
+		if (gone)
+			continue;
 		if (error != -ENOENT || bytes == 0)
 			return error;
 		/* Made whole first and then published, so that nobody opens a short one. */
