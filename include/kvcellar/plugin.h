@@ -242,7 +242,7 @@ struct kvc_backend_params;
 
 /*
  * struct kvc_host - the library's services, valid until backend_close() has returned 0.
- * @log_debug   one line of debug text
+ * @log_debug   one line of debug text; from any thread
  * @reason      cookie 0: why the control call that is about to fail on this thread fails; else why
  *              the descriptor with this cookie fails. The last one counts
  * @fill        makes the LATE range of the descriptor with this cookie valid; 0 or negative errno,
@@ -336,7 +336,9 @@ struct kvc_plugin {
 	int (*root_query)(struct kvc_plugin_root *root, struct kvc_attributes *out);
 
 	/* optional: memory that transfers will use often. Failure is no error: ranges then come
-	 * with registration 0, or, with NEEDS_REGISTERED, through memory_alloc()ed memory. */
+	 * with registration 0, or, with NEEDS_REGISTERED, through memory_alloc()ed memory. A plugin
+	 * may do it later, in a thread of its own. deregister: no transfer uses it any more, and
+	 * the memory may go when it returns. */
 	int (*memory_register)(struct kvc_plugin_backend *backend, const struct kvc_memory *memory,
 			       uint64_t *out_registration);
 	int (*memory_deregister)(struct kvc_plugin_backend *backend, uint64_t registration);
