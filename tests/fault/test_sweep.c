@@ -3,7 +3,7 @@
  * Each I/O of a scenario fails in turn, in each way. Whatever happens: no page is OK with wrong
  * bytes, each page has its result, nothing is lost that was not touched, and the next call works.
  */
-#include "support/support.h"
+#include "support/packed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static void expect_works(struct fix *fix)
 }
 
 /* Whether the fault was met: the scenario or the opening went another way. */
-static bool run_once(const char *lower, const char *effect, unsigned nth)
+static bool run_once(const char *lower, const char *layout, const char *effect, unsigned nth)
 {
 	struct pages_params pages = { .count = COUNT,
 				      .part_count = 2,
@@ -118,6 +118,7 @@ static bool run_once(const char *lower, const char *effect, unsigned nth)
 	struct setup setup = {
 		.plugin = "fault",
 		.lower = lower,
+		.layout = layout,
 		.rules = rules,
 		.flags = KVC_OPEN_NO_SELFTEST,
 		.settings = { "plugin.fault.seed=7" },
@@ -139,6 +140,8 @@ static bool run_once(const char *lower, const char *effect, unsigned nth)
 	keys_make(&fix.keys, "sweep", COUNT);
 	scenario(&fix);
 	expect_works(&fix);
+	if (layout != NULL)
+		(void)packed_check(fix.store);
 	pages_close(&fix.pages);
 	assert_int_equal(kvc_namespace_close(fix.ns), 0);
 	store_must_close(fix.store);
@@ -147,7 +150,7 @@ static bool run_once(const char *lower, const char *effect, unsigned nth)
 	return fix.trouble;
 }
 
-static void sweep(const char *lower, unsigned stride)
+static void sweep(const char *lower, const char *layout, unsigned stride)
 {
 	for (size_t e = 0; e < sizeof(effects) / sizeof(effects[0]); e++) {
 		unsigned quiet = 0;
@@ -155,13 +158,13 @@ static void sweep(const char *lower, unsigned stride)
 		unsigned nth;
 
 		for (nth = 1; nth <= SWEEP_MAX && quiet < QUIET + 3 * stride; nth += stride) {
-			bool here = run_once(lower, effects[e], nth);
+			bool here = run_once(lower, layout, effects[e], nth);
 
 			met += here;
 			quiet = here ? 0 : quiet + stride;
 		}
-		(void)printf("%s, %s: up to number %u, %u runs went another way\n", lower,
-			     effects[e], nth - stride, met);
+		(void)printf("%s, %s, %s: up to number %u, %u runs went another way\n", lower,
+			     layout ? layout : "files", effects[e], nth - stride, met);
 		assert_true(nth < SWEEP_MAX);
 	}
 }
@@ -169,13 +172,25 @@ static void sweep(const char *lower, unsigned stride)
 static void test_each_operation_on_mem(void **state)
 {
 	(void)state;
-	sweep("mem", support_sanitized() && !support_soak() ? 3 : 1);
+	sweep("mem", NULL, support_sanitized() && !support_soak() ? 3 : 1);
+}
+
+static void test_each_operation_on_packed_mem(void **state)
+{
+	(void)state;
+	sweep("mem", "packed", support_sanitized() && !support_soak() ? 3 : 1);
 }
 
 static void test_some_operations_on_posix(void **state)
 {
 	(void)state;
-	sweep("posix", support_soak() ? 1 : 7);
+	sweep("posix", NULL, support_soak() ? 1 : 7);
+}
+
+static void test_some_operations_on_packed_posix(void **state)
+{
+	(void)state;
+	sweep("posix", "packed", support_soak() ? 1 : 7);
 }
 
 int main(void)
@@ -183,6 +198,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_each_operation_on_mem),
 		cmocka_unit_test(test_some_operations_on_posix),
+		cmocka_unit_test(test_each_operation_on_packed_mem),
+		cmocka_unit_test(test_some_operations_on_packed_posix),
 	};
 
 	support_begin();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* R32: setters, getters and one who asks, on one store: seconds, or a minute in a soak run. */
-#include "support/support.h"
+#include "support/packed.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -224,6 +224,8 @@ static void run_workers(const struct setup *given, unsigned milliseconds)
 	(void)printf("%lu calls, %lu hits\n", atomic_load(&shared.calls),
 		     atomic_load(&shared.hits));
 	assert_true(atomic_load(&shared.hits) > 0);
+	if (setup.layout != NULL)
+		(void)packed_check(shared.store);
 	for (unsigned i = 0; i < 5; i++)
 		pages_close(&workers[i].pages);
 	assert_int_equal(kvc_namespace_close(shared.ns), 0);
@@ -260,12 +262,45 @@ static void test_on_mem(void **state)
 	run_workers(&setup, share_of(4));
 }
 
+static void test_on_packed_posix(void **state)
+{
+	struct setup setup = { .plugin = "posix", .layout = "packed" };
+
+	(void)state;
+	run_workers(&setup, share_of(2));
+}
+
+/* So little room that each set takes the slot of another page. */
+static void test_on_a_full_packed_root(void **state)
+{
+	struct setup setup = {
+		.plugin = "posix",
+		.engine = "threads",
+		.layout = "packed",
+		.settings = { "capacity=600KiB" },
+	};
+
+	(void)state;
+	run_workers(&setup, share_of(2));
+}
+
+static void test_on_packed_mem(void **state)
+{
+	struct setup setup = { .plugin = "mem", .layout = "packed" };
+
+	(void)state;
+	run_workers(&setup, share_of(4));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_on_posix),
 		cmocka_unit_test(test_on_posix_by_threads),
 		cmocka_unit_test(test_on_mem),
+		cmocka_unit_test(test_on_packed_posix),
+		cmocka_unit_test(test_on_a_full_packed_root),
+		cmocka_unit_test(test_on_packed_mem),
 		cmocka_unit_test(test_a_single_object_that_is_replaced_is_never_removed),
 	};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes that stop, fail or are hit by errors: R01, R02, R03, R05, R23, R25 (odd buffers). */
-#include "support/support.h"
+#include "support/packed.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -122,6 +122,69 @@ static void test_stopped_writer_shows_nothing(void **state)
 	run_stopped_writer("io_uring");
 }
 
+/* Everything is in the slot two seconds before its writer hears of it. */
+static int write_a_slot_slowly(void *context)
+{
+	const struct writer *writer = context;
+	struct fix fix = { .setup = fault_over_posix(writer->engine, "write delay_ms=2000") };
+
+	fix.setup.roots = writer->root;
+	fix.setup.layout = "packed";
+	fix_open(&fix, 1, BIG);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
+	fix_close(&fix);
+	return 0;
+}
+
+static int make_root(void *context)
+{
+	const struct writer *writer = context;
+	struct fix fix = { .setup = { .plugin = "posix" } };
+
+	fix.setup.roots = writer->root;
+	fix.setup.layout = "packed";
+	fix_open(&fix, 1, BIG);
+	fix_close(&fix);
+	return 0;
+}
+
+static void run_stopped_slot_writer(const char *engine)
+{
+	struct writer writer = { .root = folder_new("stopped"), .engine = engine };
+	struct fix fix = { .setup = { .plugin = "posix", .engine = engine, .layout = "packed" } };
+	uint64_t end = now_ms() + 60000;
+	pid_t pid;
+
+	assert_int_equal(child_wait(child_start(make_root, &writer)), 0);
+	pid = child_start(write_a_slot_slowly, &writer);
+	fix.setup.roots = writer.root;
+	fix_open(&fix, 1, BIG);
+	while (packed_slots(fix.store).writing == 0 && now_ms() < end)
+		sleep_ms(2);
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	assert_int_equal(packed_slots(fix.store).writing, 1);
+	for (int i = 0; i < 100; i++) {
+		struct kvc_result there = do_exists(fix.store, &fix.pages, fix.keys.keys[0]);
+		struct kvc_result got = do_get(fix.store, &fix.pages, fix.keys.keys[0]);
+
+		expect_result(there, KVC_MISS, KVC_CAUSE_ABSENT);
+		expect_result(got, KVC_MISS, KVC_CAUSE_ABSENT);
+	}
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	assert_int_equal(child_wait(pid), 0);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	assert_int_equal(packed_check(fix.store), 1);
+	fix_close(&fix);
+}
+
+static void test_stopped_writer_of_a_slot(void **state)
+{
+	(void)state;
+	run_stopped_slot_writer("threads");
+	run_stopped_slot_writer("io_uring");
+}
+
 /* ---------------------------------------------------------------- R02 */
 
 static void test_empty_file_under_the_final_name(void **state)
@@ -177,6 +240,46 @@ static void test_refused_writes_leave_nothing(void **state)
 	run_refused_write("mem", "write error=EIO name=*torn*", EIO, KVC_ERROR);
 }
 
+/* Its root.json and namespace.json are the two writes before it. */
+static void run_refused_slot(const char *lower, const char *name, int error, int status)
+{
+	struct fix fix = { .setup = { .plugin = "fault", .lower = lower, .layout = "packed" } };
+	struct kvc_stats before, after;
+	struct kvc_result result;
+	char rules[64];
+
+	text_make(rules, sizeof(rules), "write error=%s after=2 count=2", name);
+	fix.setup.rules = rules;
+	fix_open(&fix, 1, 4096);
+	before = store_stats(fix.store);
+	result = do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
+	expect_result(result, status, -1);
+	assert_int_equal(result.error, error);
+	after = store_stats(fix.store);
+	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
+	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS,
+		      KVC_CAUSE_ABSENT);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, KVC_CAUSE_ABSENT);
+	assert_int_equal(packed_check(fix.store), 0);
+	(void)do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
+	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
+	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	fix_close(&fix);
+}
+
+static void test_refused_writes_leave_no_slot(void **state)
+{
+	(void)state;
+	run_refused_slot("posix", "EFAULT", EFAULT, KVC_ERROR);
+	run_refused_slot("posix", "EINVAL", EINVAL, KVC_ERROR);
+	run_refused_slot("posix", "EIO", EIO, KVC_ERROR);
+	run_refused_slot("posix", "ENOSPC", ENOSPC, KVC_FULL);
+	run_refused_slot("posix", "EDQUOT", EDQUOT, KVC_FULL);
+	run_refused_slot("posix", "EACCES", EACCES, KVC_DENIED);
+	run_refused_slot("posix", "EROFS", EROFS, KVC_DENIED);
+	run_refused_slot("mem", "EIO", EIO, KVC_ERROR);
+}
+
 /* Fewer bytes than asked for: said, and never taken for a page. */
 static void test_short_write_is_no_page(void **state)
 {
@@ -197,11 +300,12 @@ static void test_short_write_is_no_page(void **state)
 }
 
 /* R25: a buffer that is refused once goes through memory of the library the second time. */
-static void run_bounce(const char *rules)
+static void run_bounce(const char *rules, const char *layout)
 {
 	struct fix fix = { .setup = fault_over_posix(NULL, rules) };
 	uint64_t before;
 
+	fix.setup.layout = layout;
 	fix_open(&fix, 1, 66048);
 	before = store_stats(fix.store).bounced;
 	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, KVC_CAUSE_NONE);
@@ -213,10 +317,15 @@ static void run_bounce(const char *rules)
 static void test_refused_buffers_are_bounced(void **state)
 {
 	(void)state;
-	run_bounce("write error=EINVAL nth=1 name=*torn*.kv.*");
-	run_bounce("write error=EFAULT nth=1 name=*torn*.kv.*");
-	run_bounce("read error=EINVAL nth=1 name=*torn*.kv.*");
-	run_bounce("read error=EFAULT nth=1 name=*torn*.kv.*");
+	run_bounce("write error=EINVAL nth=1 name=*torn*.kv.*", NULL);
+	run_bounce("write error=EFAULT nth=1 name=*torn*.kv.*", NULL);
+	run_bounce("read error=EINVAL nth=1 name=*torn*.kv.*", NULL);
+	run_bounce("read error=EFAULT nth=1 name=*torn*.kv.*", NULL);
+	/* Slots have no names: after root.json and namespace.json, or after the look for root.json. */
+	run_bounce("write error=EINVAL nth=3", "packed");
+	run_bounce("write error=EFAULT nth=3", "packed");
+	run_bounce("read error=EINVAL nth=2", "packed");
+	run_bounce("read error=EFAULT nth=2", "packed");
 }
 
 /* ---------------------------------------------------------------- R03 */
@@ -276,15 +385,68 @@ static void test_half_and_unreadable_pages(void **state)
 	run_half_and_unreadable(EACCES, "EACCES", KVC_DENIED);
 }
 
-/* R23: what failed twice is not tried again at once; a set ends that. */
-static void test_what_fails_twice_is_marked(void **state)
+/* The same in slots: a page that was changed on the disk, one that the disk does not give. The first
+ * read of an opening is that of root.json. */
+static void run_wrong_and_unreadable(int error, const char *name, int status)
 {
-	struct fix fix = { .setup = { .plugin = "fault",
-				      .lower = "mem",
-				      .rules = "read error=EIO name=*.kv.* count=3" } };
+	struct fix fix = { .setup = { .plugin = "posix", .layout = "packed" } };
+	struct packed_spot spot;
+	char rules[64];
+
+	fix_open(&fix, 5, 8192);
+	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
+	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	assert_true(packed_spot(fix.store, fix.pages.pool, fix.keys.keys[2], 0, &spot));
+	packed_spot_flip(&spot, 6000, 1);
+	fix_close(&fix);
+
+	text_make(rules, sizeof(rules), "read error=%s nth=5", name);
+	fix.setup.plugin = "fault";
+	fix.setup.lower = "posix";
+	fix.setup.rules = rules;
+	fix_open(&fix, 5, 8192);
+	pages_wipe(&fix.pages);
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	for (size_t i = 0; i < 5; i++) {
+		if (i == 2) {
+			expect_result(fix.results[i], KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
+		} else if (i == 3) {
+			expect_result(fix.results[i], status, -1);
+			assert_int_equal(fix.results[i].error, error);
+		} else {
+			expect_result(fix.results[i], KVC_OK, -1);
+			assert_true(pages_match(&fix.pages, i, key_content(fix.keys.keys[i])));
+		}
+	}
+	/* No errno removes anything; and the fault is over. */
+	assert_int_equal(packed_check(fix.store), 4);
+	pages_wipe(&fix.pages);
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	assert_int_equal(count_status(fix.results, 5, KVC_OK), 4);
+	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
+	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
+	expect_all(fix.results, 5, KVC_OK);
+	fix_close(&fix);
+}
+
+static void test_wrong_and_unreadable_slots(void **state)
+{
+	(void)state;
+	run_wrong_and_unreadable(EIO, "EIO", KVC_ERROR);
+	run_wrong_and_unreadable(EACCES, "EACCES", KVC_DENIED);
+}
+
+/* R23: what failed twice is not tried again at once; a set ends that. */
+static void run_marked(const char *rules, const char *layout)
+{
+	struct fix fix = {
+		.setup = { .plugin = "fault", .lower = "mem", .rules = rules, .layout = layout }
+	};
 	struct kvc_key key;
 
-	(void)state;
 	fix_open(&fix, 1, 4096);
 	key = fix.keys.keys[0];
 	expect_result(do_set(fix.store, &fix.pages, key, 0), KVC_OK, -1);
@@ -296,6 +458,13 @@ static void test_what_fails_twice_is_marked(void **state)
 	expect_result(do_get(fix.store, &fix.pages, key), KVC_ERROR, KVC_CAUSE_IO);
 	expect_result(do_get(fix.store, &fix.pages, key), KVC_OK, -1); /* the rule is used up */
 	fix_close(&fix);
+}
+
+static void test_what_fails_twice_is_marked(void **state)
+{
+	(void)state;
+	run_marked("read error=EIO name=*.kv.* count=3", NULL);
+	run_marked("read error=EIO after=1 count=3", "packed");
 }
 
 /* ---------------------------------------------------------------- R05 */
@@ -316,10 +485,12 @@ static void alarms(long interval_us)
 }
 
 /* One -EIO, then 1000 operations on the same queue under 1000 signals a second. */
-static void run_alarms(const char *engine)
+static void run_alarms(const char *engine, const char *rules, const char *layout)
 {
-	struct fix fix = { .setup = fault_over_posix(engine, "write error=EIO nth=3 name=*.kv.*") };
+	struct fix fix = { .setup = fault_over_posix(engine, rules) };
 	size_t failed = 0;
+
+	fix.setup.layout = layout;
 
 	fix_open(&fix, 125, 4096);
 	alarms(1000);
@@ -353,19 +524,24 @@ static void run_alarms(const char *engine)
 static void test_an_error_and_a_thousand_good_ones(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < engines_count(); i++)
-		run_alarms(engines[i]);
+	for (size_t i = 0; i < engines_count(); i++) {
+		run_alarms(engines[i], "write error=EIO nth=3 name=*.kv.*", NULL);
+		run_alarms(engines[i], "write error=EIO nth=5", "packed");
+	}
 }
 
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stopped_writer_shows_nothing),
+		cmocka_unit_test(test_stopped_writer_of_a_slot),
 		cmocka_unit_test(test_empty_file_under_the_final_name),
 		cmocka_unit_test(test_refused_writes_leave_nothing),
+		cmocka_unit_test(test_refused_writes_leave_no_slot),
 		cmocka_unit_test(test_short_write_is_no_page),
 		cmocka_unit_test(test_refused_buffers_are_bounced),
 		cmocka_unit_test(test_half_and_unreadable_pages),
+		cmocka_unit_test(test_wrong_and_unreadable_slots),
 		cmocka_unit_test(test_what_fails_twice_is_marked),
 		cmocka_unit_test(test_an_error_and_a_thousand_good_ones),
 	};
