@@ -593,6 +593,11 @@ static int create_files(struct kvc_packed_arena *arena, uint32_t number)
 	rc = create_mapped(arena, &names_kind, "names", names_bytes(arena), number);
 	if (!rc)
 		rc = create_mapped(arena, &kvc_packed_hdr_kind, "hdr", layout.file_bytes, number);
+	/* A set makes its slot durable; the file and the folder that it lies in are, once. */
+	if (!rc && root->store->settings->durability == KVC_DURABILITY_FDATASYNC) {
+		kvc_packed_arena_path(arena, "hdr", number, path);
+		rc = kvc_packed_dir_sync(arena->packed->dir, path);
+	}
 	if (rc)
 		remove_files(arena, number);
 	return rc;

@@ -233,6 +233,28 @@ int kvc_packed_dir_file(struct kvc_packed_dir *dir, const char *name, int flags,
 	return rc;
 }
 
+int kvc_packed_dir_sync(struct kvc_packed_dir *dir, const char *name)
+{
+	int fd, folder_fd, rc;
+
+	if (dir->memory)
+		return 0;
+	rc = kvc_packed_dir_file(dir, name, O_RDONLY, &fd);
+	if (rc < 0)
+		return rc;
+	rc = fsync(fd) != 0 ? -errno : open_parent(dir, name, false, &folder_fd);
+	(void)close(fd);
+	if (rc < 0)
+		return rc;
+	fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	(void)close(folder_fd);
+	if (fd < 0)
+		return -errno;
+	rc = fsync(fd) != 0 ? -errno : 0;
+	(void)close(fd);
+	return rc;
+}
+
 int kvc_packed_dir_remove(struct kvc_packed_dir *dir, const char *name)
 {
 	int folder_fd, rc;

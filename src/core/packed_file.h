@@ -39,6 +39,9 @@ void kvc_packed_dir_close(struct kvc_packed_dir *dir); /* NULL: nothing */
  * memory it is a duplicate of the only descriptor: use pread() and pwrite(). */
 int kvc_packed_dir_file(struct kvc_packed_dir *dir, const char *name, int flags, int *out_fd);
 
+/* Content and name of a file are on stable storage. */
+int kvc_packed_dir_sync(struct kvc_packed_dir *dir, const char *name);
+
 /* -ENOENT when it is not there. remove_folder: an empty folder, and those above it below the root
  * as far as they are empty. */
 int kvc_packed_dir_remove(struct kvc_packed_dir *dir, const char *name);

@@ -223,8 +223,11 @@ int kvc_root_write_text(struct kvc_root *root, const char *name, const char *tex
 	const size_t length = strlen(text);
 	const uint64_t bytes = kvc_block_align(length + 1);
 	char *block = malloc(bytes);
+	/* An empty root.json after a power cut would make the whole root unreadable. */
+	const bool stays = strstr(name, ".json") != NULL;
 	const struct one one = { .op = KVC_OP_WRITE,
-				 .flags = if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0,
+				 .flags = (if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0) |
+					  (stays ? KVC_DESCRIPTOR_DURABLE : 0),
 				 .name = name,
 				 .buffer = block,
 				 .bytes = bytes };
