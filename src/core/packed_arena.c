@@ -909,17 +909,41 @@ bool kvc_packed_arena_broken(struct kvc_packed_arena *arena)
 	return false;
 }
 
+/* Whether one of this arena could have its place if all others were gone. */
+static bool could_fit(struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed *packed = arena->packed;
+	const struct kvc_root *root = packed->root;
+	const uint64_t bytes = kvc_packed_segment_file_bytes(arena);
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t files_bytes = 0;
+
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	if (files_bytes + bytes > packed->capacity_bytes)
+		return false;
+	if (packed->floor_bytes == 0 ||
+	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0)
+		return true;
+	return usage.free_bytes + kvc_packed_hint(&packed->shm->segment_bytes) >=
+	       packed->floor_bytes + bytes;
+}
+
 int kvc_packed_steal(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;
-
 	int busy = 0;
+
+	if (!could_fit(arena))
+		return -ENOSPC;
 
 	/* Until there is room: segments of other arenas may be smaller. */
 	for (int attempt = 0; attempt < 64; attempt++) {
 		struct kvc_packed_segment *segment;
-		int rc;
+		/* What else is in the way is not mended by it: descriptors, say. */
+		int rc = kvc_packed_segment_add(arena);
 
+		if (rc != -ENOSPC)
+			return rc;
 		kvc_packed_refresh(packed);
 		segment = coldest_but(packed, arena, UINT64_MAX);
 		if (!segment)
@@ -927,9 +951,7 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 		rc = kvc_packed_segment_retire(segment);
 		if (rc == -EBUSY && ++busy < BUSY_MAX)
 			continue; /* another one, then */
-		if (!rc)
-			rc = kvc_packed_segment_add(arena);
-		if (rc != -ENOSPC)
+		if (rc)
 			return rc == -EBUSY ? -ENOSPC : rc;
 	}
 	return -ENOSPC;
@@ -967,12 +989,14 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
 	const uint64_t ahead = record->segment_slots / 8 > reserve ? record->segment_slots / 8 :
 								     reserve;
 	uint64_t free_slots = kvc_packed_hint(&record->free_slots);
+	int rc;
 
 	if (atomic_load(&record->present) == 0 || free_slots >= ahead)
 		return;
-	if (kvc_packed_segment_add(arena) == 0 || free_slots >= reserve)
+	rc = kvc_packed_segment_add(arena);
+	if (rc == 0 || free_slots >= reserve)
 		return;
-	if (take_colder(arena))
+	if (rc == -ENOSPC && could_fit(arena) && take_colder(arena))
 		return;
 	while (free_slots < reserve) {
 		if (kvc_packed_evict(arena, (uint32_t)(reserve - free_slots)) == 0)
