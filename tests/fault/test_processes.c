@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several processes on one root, and processes that are killed at any step: R10, R22, R40. */
-#include "support/support.h"
+#include "support/packed.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,8 @@
 struct work {
 	const char *root;
 	const char *engine;
-	const char *rules; /* NULL: posix itself */
+	const char *rules;  /* NULL: posix itself */
+	const char *layout; /* NULL: files */
 	unsigned number;
 	unsigned rounds;
 	uint32_t flags;
@@ -45,6 +46,7 @@ static void fix_open(struct fix *fix, const struct work *work)
 		setup.rules = work->rules;
 		setup.settings[0] = "durability=fdatasync"; /* so that every step happens */
 	}
+	setup.layout = work->layout;
 	setup.flags = KVC_OPEN_NO_SELFTEST;
 	fix->store = setup_must_open(&setup);
 	fix->ns = namespace_must_open(fix->store, &params);
@@ -139,7 +141,7 @@ static int read_the_same_keys(void *context)
 	return 0;
 }
 
-static void run_many_processes(const char *engine)
+static void run_many_processes(const char *engine, const char *layout)
 {
 	const char *root = folder_new("processes");
 	struct work work[10];
@@ -150,6 +152,7 @@ static void run_many_processes(const char *engine)
 		work[i] = (struct work){
 			.root = root,
 			.engine = engine,
+			.layout = layout,
 			.number = i,
 			.rounds = i < 8 ? 200 : 20,
 		};
@@ -160,14 +163,20 @@ static void run_many_processes(const char *engine)
 	fix_open(&fix, &work[0]);
 	assert_int_equal(get_all(&fix), KEYS);
 	assert_int_equal(folder_count(root, ".kvctmp."), 0);
+	if (layout != NULL) {
+		assert_int_equal(packed_check(fix.store), KEYS);
+		assert_int_equal(packed_health(fix.store).processes, 1);
+	}
 	fix_close(&fix);
 }
 
 static void test_eight_writers_of_the_same_keys(void **state)
 {
 	(void)state;
-	run_many_processes("io_uring");
-	run_many_processes("threads");
+	run_many_processes("io_uring", NULL);
+	run_many_processes("threads", NULL);
+	run_many_processes("io_uring", "packed");
+	run_many_processes("threads", "packed");
 }
 
 /* ---------------------------------------------------------------- R22 */
@@ -186,13 +195,12 @@ static int write_all_once(void *context)
 	return 0;
 }
 
-static void test_another_process_finds_all(void **state)
+static void run_another_process(const char *layout, uint64_t object_bytes)
 {
 	struct kvc_root_usage usage = { .size = sizeof(usage) };
-	struct work work = { .root = folder_new("reopen") };
+	struct work work = { .root = folder_new("reopen"), .layout = layout };
 	struct fix fix;
 
-	(void)state;
 	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
 	fix_open(&fix, &work);
 	batch(fix.store, &fix.pages, KVC_EXISTS, fix.keys.keys, KEYS, 0, fix.results);
@@ -200,8 +208,15 @@ static void test_another_process_finds_all(void **state)
 	assert_int_equal(get_all(&fix), KEYS);
 	assert_int_equal(kvc_store_usage(fix.store, 0, &usage, 1), 1);
 	assert_int_equal(usage.own_objects, KEYS);
-	assert_int_equal(usage.own_bytes, KEYS * (40960 + 4096));
+	assert_int_equal(usage.own_bytes, KEYS * object_bytes);
 	fix_close(&fix);
+}
+
+static void test_another_process_finds_all(void **state)
+{
+	(void)state;
+	run_another_process(NULL, 40960 + 4096);
+	run_another_process("packed", 40960);
 }
 
 /* ---------------------------------------------------------------- killed writers */
@@ -380,7 +395,7 @@ static void test_killed_while_removing(void **state)
 /* One writer, killed after some time; the store of the reader is opened after the fork. */
 static size_t kill_one(const struct work *work, unsigned milliseconds)
 {
-	const struct work reader = { .root = work->root };
+	const struct work reader = { .root = work->root, .layout = work->layout };
 	struct work child = *work;
 	size_t temporary;
 	struct fix fix;
@@ -397,11 +412,12 @@ static size_t kill_one(const struct work *work, unsigned milliseconds)
 	fix_open(&fix, &reader);
 	sleep_ms(milliseconds);
 	(void)get_all(&fix);
-	(void)scan_root(work->root);
+	if (work->layout == NULL)
+		(void)scan_root(work->root);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(child_wait(pid), 256 + SIGKILL);
 	(void)get_all(&fix);
-	temporary = scan_root(work->root).temporary;
+	temporary = work->layout == NULL ? scan_root(work->root).temporary : 0;
 	fix_close(&fix);
 	return temporary;
 }
@@ -558,6 +574,115 @@ static void test_a_live_slow_writer_is_left_alone(void **state)
 	fix_close(&fix);
 }
 
+/* ---------------------------------------------------------------- killed beside the living, packed */
+
+/* Until the slots of the dead are free again: their quarantine is over at once here. */
+static void expect_no_slot_lost(struct fix *fix)
+{
+	const uint64_t end = now_ms() + 60000;
+	struct packed_slots slots;
+
+	packed_of(fix->store, 0)->quarantine_ns = 1;
+	for (;;) {
+		slots = packed_slots(fix->store);
+		if ((slots.writing + slots.quarantined == 0 &&
+		     packed_health(fix->store).quarantined == 0) ||
+		    now_ms() > end)
+			break;
+		sleep_ms(20);
+	}
+	assert_int_equal(slots.writing + slots.quarantined, 0);
+	assert_int_equal(packed_health(fix->store).processes, 1);
+	(void)packed_check(fix->store);
+}
+
+/* Each page can be stored anew, as often as there are slots: all of them are there. */
+static void fill_again(struct fix *fix)
+{
+	for (unsigned round = 0; round < 20; round++) {
+		for (size_t i = 0; i < KEYS; i++)
+			page_write(fix, i, 900000 + round);
+		batch(fix->store, &fix->pages, KVC_SET, fix->keys.keys, KEYS,
+		      KVC_TRANSFER_OVERWRITE, fix->results);
+		expect_all(fix->results, KEYS, KVC_OK);
+	}
+	assert_int_equal(packed_check(fix->store), KEYS);
+	assert_int_equal(get_all(fix), KEYS);
+}
+
+/* R40: killed twenty times beside a live writer whose I/O takes its time. */
+static void test_killed_beside_a_slow_slot_writer(void **state)
+{
+	const char *root = folder_new("slots");
+	struct work slow = {
+		.root = root,
+		.layout = "packed",
+		.rules = "write delay_ms=60 after=4",
+		.number = 5000000,
+		.rounds = 8,
+	};
+	struct work work = { .root = root, .layout = "packed" };
+	struct fix fix;
+	int ready[2];
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
+	assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+	slow.ready = ready[1];
+	pid = child_start(write_slowly, &slow);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	for (unsigned i = 0; i < 20; i++) {
+		struct work killed = {
+			.root = root,
+			.layout = "packed",
+			.engine = engines[i % engines_count()],
+			.number = i * 1000,
+			.rounds = 100000,
+			.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0,
+			.ready = ready[1],
+		};
+		pid_t victim = child_start(write_until_killed, &killed);
+
+		assert_int_equal(read(ready[0], &byte, 1), 1);
+		sleep_ms(5 + i);
+		assert_int_equal(kill(victim, SIGKILL), 0);
+		assert_int_equal(child_wait(victim), 256 + SIGKILL);
+	}
+	assert_int_equal(child_wait(pid), 0);
+	(void)close(ready[0]);
+	(void)close(ready[1]);
+	fix_open(&fix, &work);
+	(void)get_all(&fix);
+	expect_no_slot_lost(&fix);
+	fill_again(&fix);
+	fix_close(&fix);
+}
+
+/* A reader of the same root stays open while writers die: it never sees but whole pages. */
+static void test_slot_writers_killed_at_random(void **state)
+{
+	struct work work = { .root = folder_new("random"), .rounds = 100000, .layout = "packed" };
+	struct chance chance = { .state = 41 };
+	struct fix fix;
+
+	(void)state;
+	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
+	for (unsigned i = 0; i < 60; i++) {
+		work.engine = engines[i % engines_count()];
+		work.number = i * 1000;
+		work.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0;
+		(void)kill_one(&work, (unsigned)chance_below(&chance, 12));
+	}
+	work.engine = NULL;
+	fix_open(&fix, &work);
+	(void)get_all(&fix);
+	expect_no_slot_lost(&fix);
+	fill_again(&fix);
+	fix_close(&fix);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -568,6 +693,8 @@ int main(void)
 		cmocka_unit_test(test_killed_at_random),
 		cmocka_unit_test(test_orphans_go_and_the_living_stay),
 		cmocka_unit_test(test_a_live_slow_writer_is_left_alone),
+		cmocka_unit_test(test_killed_beside_a_slow_slot_writer),
+		cmocka_unit_test(test_slot_writers_killed_at_random),
 	};
 
 	support_begin();
