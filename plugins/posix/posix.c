@@ -2,6 +2,8 @@
 /* The POSIX plugin: objects are files, moved by one of four I/O engines. */
 #include "posix.h"
 
+#include "common/setting.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +14,15 @@ static int posix_backend_open(const struct kvc_backend_params *params,
 			      struct kvc_plugin_backend **out)
 {
 	struct kvc_plugin_backend *backend = calloc(1, sizeof(*backend));
+	int registers;
 	int error;
 
 	if (backend == NULL)
 		return -ENOMEM;
+	error = kvc_setting_bool(params, "register_memory", &registers);
+	if (error != 0)
+		goto free_backend;
+	backend->registers = registers != 0;
 	backend->host = params->host;
 	backend->files.host = params->host;
 	backend->files.direct_io = params->direct_io != 0;
@@ -133,7 +140,7 @@ static int posix_memory_register(struct kvc_plugin_backend *backend,
 				 const struct kvc_memory *memory, uint64_t *out_registration)
 {
 	/* Other engines, and copies, gain nothing. */
-	if (!posix_uring_expected(backend))
+	if (!backend->registers || !posix_uring_expected(backend))
 		return -ENOTSUP;
 	return posix_buffers_register(backend->buffers, memory, out_registration);
 }

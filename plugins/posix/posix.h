@@ -25,6 +25,7 @@ struct kvc_plugin_backend {
 	uint32_t choice_count;
 	bool ordered;  /* the user gave the order */
 	bool demanded; /* nothing else will do */
+	bool registers;
 	uint32_t max_depth;
 	struct posix_buffers *buffers;
 	pthread_mutex_t lock;

@@ -93,6 +93,10 @@ static const struct kvc_option posix_options[] = {
 	    "Requests kept ready by a queue; 0: by the queue's depth."),
 	ROW("kernel_queue_size", "integer", "", "0", "[0, 65536]", 0,
 	    "Most requests in the kernel's queue; 0: by the queue's depth."),
+	ROW("register_memory", "boolean", "", "true", BOOLEAN, 0,
+	    "Pin the memory that the engine registers (io_uring, direct I/O); counts against "
+	    "RLIMIT_MEMLOCK. false for a process that forks after registering private memory: "
+	    "fork() copies pinned pages at once."),
 };
 
 static const struct kvc_option gds_options[] = {

@@ -140,7 +140,7 @@ int harness_backend_open(struct harness *harness, const struct harness_parameter
 	const struct kvc_setting posix[] = {
 		{ "use_uring", "false" },     { "use_aio", "false" },
 		{ "use_posix_aio", "false" }, { "ios_pool_size", "0" },
-		{ "kernel_queue_size", "0" },
+		{ "kernel_queue_size", "0" }, { "register_memory", "true" },
 	};
 	const struct kvc_setting fault[] = {
 		{ "lower", parameters->lower ? parameters->lower : "mem" },

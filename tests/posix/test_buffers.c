@@ -215,11 +215,13 @@ static struct kvc_plugin_queue *queue_new(const struct rig *rig)
 	return queue;
 }
 
-static void rig_open_with(struct rig *rig, const char *engine)
+static void rig_open_with(struct rig *rig, const char *engine, const struct kvc_setting *setting)
 {
 	const struct kvc_backend_params params = {
 		.size = sizeof(params),
 		.host = &host,
+		.settings = setting,
+		.setting_count = setting != NULL ? 1 : 0,
 		.io_engines = engine,
 		.io_engine_demanded = true,
 		.direct_io = true,
@@ -250,7 +252,7 @@ static void rig_open_with(struct rig *rig, const char *engine)
 
 static void rig_open(struct rig *rig)
 {
-	rig_open_with(rig, "io_uring");
+	rig_open_with(rig, "io_uring", NULL);
 }
 
 static void rig_close(struct rig *rig)
@@ -841,10 +843,48 @@ static void bad_calls_are_refused(void **state)
 	region_end(&rig, registration);
 	assert_int_equal(plugin->memory_deregister(rig.backend, registration), -EINVAL);
 	rig_close(&rig);
-	rig_open_with(&rig, "threads");
+	rig_open_with(&rig, "threads", NULL);
 	region.bytes = MIB;
 	assert_int_equal(plugin->memory_register(rig.backend, &region, &registration), -ENOTSUP);
 	rig_close(&rig);
+}
+
+/* Refused without a word: nothing is wrong, and nothing is pinned. */
+static void memory_is_not_registered_when_told(void **state)
+{
+	static const struct kvc_setting no = { "register_memory", "false" };
+	static const struct kvc_setting yes = { "register_memory", "true" };
+	static const struct kvc_setting perhaps = { "register_memory", "perhaps" };
+	struct kvc_memory region = { .size = sizeof(region), .addr = memory, .bytes = MIB };
+	struct kvc_backend_params params = { .size = sizeof(params),
+					     .host = &host,
+					     .settings = &perhaps,
+					     .setting_count = 1,
+					     .direct_io = true };
+	struct kvc_plugin_backend *backend = NULL;
+	uint64_t registration = 0;
+	struct rig rig;
+	char note[256];
+
+	(void)state;
+	reason[0] = '\0';
+	rig_open_with(&rig, "io_uring", &no);
+	assert_int_equal(plugin->memory_register(rig.backend, &region, &registration), -ENOTSUP);
+	assert_int_equal(registration, 0);
+	assert_string_equal(reason, "");
+	assert_int_equal(move(&rig, KVC_OP_WRITE, memory, MIB, 0, NULL), MIB);
+	assert_int_equal(pinned_now(), 0);
+	note_get(&rig, note, sizeof(note));
+	assert_string_equal(note, "");
+	rig_close(&rig);
+	rig_open_with(&rig, "io_uring", &yes);
+	registration = region_new(&rig, memory, MEMORY_BYTES);
+	until_fixed(&rig, rig.queue, memory, registration);
+	region_end(&rig, registration);
+	rig_close(&rig);
+	assert_int_equal(plugin->backend_open(&params, &backend), -EINVAL);
+	assert_null(backend);
+	assert_non_null(strstr(reason, "register_memory"));
 }
 
 /* 0, or 77 when the limit cannot be had. */
@@ -1009,6 +1049,7 @@ int main(void)
 		BOTH(closing_ends_it_all),
 		ONCE(memory_that_is_not_there_is_a_clear_refusal),
 		ONCE(bad_calls_are_refused),
+		ONCE(memory_is_not_registered_when_told),
 		ONCE(too_little_locked_memory_is_a_clear_refusal),
 		ONCE(a_forked_child_registers_nothing),
 	};

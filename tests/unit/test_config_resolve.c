@@ -101,6 +101,23 @@ static void test_defaults_of_the_seed(void **state)
 	kvc_settings_free(settings);
 }
 
+/* Names and defaults that the document does not have. */
+static void test_defaults_of_our_own(void **state)
+{
+	struct kvc_settings *settings = settings_of("");
+
+	(void)state;
+	assert_setting(settings, "posix", "register_memory", "true");
+	kvc_settings_free(settings);
+	settings = settings_of("[plugin.posix]\nregister_memory = false\n");
+	assert_setting(settings, "posix", "register_memory", "false");
+	kvc_settings_free(settings);
+	assert_contains(error_of("[plugin.posix]\nregister_memory = 2\n"),
+			"plugin.posix.register_memory");
+	assert_contains(error_of("[plugin.posix]\nregister_memory = \"maybe\"\n"),
+			"plugin.posix.register_memory");
+}
+
 static void test_r50_misspelt_keys(void **state)
 {
 	static const char *const cases[][3] = {
@@ -564,6 +581,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults_of_the_top_level),
 		cmocka_unit_test(test_defaults_of_the_seed),
+		cmocka_unit_test(test_defaults_of_our_own),
 		cmocka_unit_test(test_r50_misspelt_keys),
 		cmocka_unit_test(test_without_strict_unknown_keys_warn),
 		cmocka_unit_test(test_sglang_keys_are_tolerated),

@@ -104,7 +104,7 @@ static int backend_open(const char *engines, bool demanded, bool direct, const c
 	struct kvc_setting settings[] = {
 		{ "use_uring", "false" },     { "use_aio", "false" },
 		{ "use_posix_aio", "false" }, { "ios_pool_size", "0" },
-		{ "kernel_queue_size", "0" },
+		{ "kernel_queue_size", "0" }, { "register_memory", "true" },
 	};
 	struct kvc_backend_params params = {
 		.size = sizeof(params),
