@@ -421,11 +421,33 @@ static void keep_identity(struct kvc_root *root)
 			root->location, IDENTITY_NAME);
 }
 
+/* What does not work as it should, once, until there is something else to say. */
+static void tell_note(struct kvc_root *root, const char *note)
+{
+	if (strcmp(note, root->told_note) == 0)
+		return;
+	(void)snprintf(root->told_note, sizeof(root->told_note), "%s", note);
+	if (note[0])
+		kvc_log(KVC_LOG_WARNING, "%s: %s", root->location, note);
+}
+
+/* Some things turn out later, as that memory cannot be pinned. */
+static void look_at_note(struct kvc_root *root)
+{
+	const struct kvc_plugin *ops = &root->backend->module->ops;
+	struct kvc_attributes now = { .size = sizeof(now) };
+
+	if (ops->root_query(root->handle, &now) == 0)
+		tell_note(root, now.note);
+}
+
 void kvc_root_look_after(struct kvc_root *root)
 {
 	end_suspicion(root);
-	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED)
-		keep_identity(root);
+	if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED)
+		return;
+	look_at_note(root);
+	keep_identity(root);
 }
 
 /* ---------------------------------------------------------------- the packed index */
@@ -581,10 +603,9 @@ static int open_handle(struct kvc_root *root)
 		root->read_only = true;
 		tell_read_only(root);
 	}
-	if (root->attributes.note[0]) {
-		kvc_log(KVC_LOG_WARNING, "%s: %s", root->location, root->attributes.note);
+	tell_note(root, root->attributes.note);
+	if (root->attributes.note[0])
 		kvc_counters_add(root->store->counters, KVC_COUNTER_FALLBACKS, 1);
-	}
 	return 0;
 }
 

@@ -61,6 +61,7 @@ struct kvc_root {
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
 	struct kvc_log_limit warnings[KVC_WARN_COUNT];
+	char told_note[KVC_ATTRIBUTE_TEXT_BYTES]; /* after the opening the housekeeper's */
 
 	/* Idle queues, newest first; their number in all is bounded. */
 	pthread_mutex_t queue_lock;
@@ -97,8 +98,9 @@ bool kvc_root_suspect(struct kvc_root *root);
  * made again. */
 struct kvc_packed *kvc_root_packed(struct kvc_root *root, bool for_write);
 
-/* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, and writes
- * root.json again when somebody removed it, so that the root keeps its place in the routing. */
+/* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, warns when the
+ * plugin has something new to note, and writes root.json again when somebody removed it, so that the
+ * root keeps its place in the routing. */
 void kvc_root_look_after(struct kvc_root *root);
 
 /* Under what the own bytes of a namespace are counted. In nixl naming a walk cannot tell namespaces

@@ -224,6 +224,59 @@ static void a_root_is_trusted_again_after_a_quiet_time(void **state)
 	assert_int_equal(kvc_root_deadline_kind(root), KVC_DEADLINE_SOFT);
 }
 
+/* What was logged at level WARNING that has a text in it. */
+struct said {
+	const char *text;
+	int times;
+};
+
+static void hear(void *context, int level, const char *line)
+{
+	struct said *said = context;
+
+	said->times += level == KVC_LOG_WARNING && strstr(line, said->text) != NULL;
+}
+
+static void note(const char *text)
+{
+	(void)snprintf(fake->attributes.note, sizeof(fake->attributes.note), "%s", text);
+}
+
+/* Some things turn out when the root has long been open. */
+static void a_new_note_is_told_once(void **state)
+{
+	struct said said = { .text = "fake0: " };
+	struct kvc_root *root;
+
+	(void)state;
+	note("refused");
+	kvc_log_set(hear, &said, KVC_LOG_WARNING);
+	fake_open(fake, 1);
+	assert_int_equal(said.times, 1);
+	root = fake_root(fake, 0);
+	kvc_root_look_after(root);
+	assert_int_equal(said.times, 1);
+	said.text = "fake0: cannot be pinned";
+	said.times = 0;
+	note("cannot be pinned");
+	kvc_root_look_after(root);
+	kvc_root_look_after(root);
+	assert_int_equal(said.times, 1);
+	note(""); /* good news is none */
+	kvc_root_look_after(root);
+	assert_int_equal(said.times, 1);
+	/* One that may not answer is not asked. */
+	note("cannot be pinned");
+	root->suspect = true;
+	root->suspect_ms = kvc_now_ms();
+	kvc_root_look_after(root);
+	assert_int_equal(said.times, 1);
+	root->suspect = false;
+	kvc_root_look_after(root);
+	assert_int_equal(said.times, 2);
+	kvc_log_set(NULL, NULL, KVC_LOG_WARNING);
+}
+
 static void deadline_kinds_follow_the_flags(void **state)
 {
 	struct kvc_root *root;
@@ -473,6 +526,7 @@ int main(void)
 		TEST(attributes_that_make_no_sense_are_refused),
 		TEST(a_removed_identity_is_written_again),
 		TEST(a_root_is_trusted_again_after_a_quiet_time),
+		TEST(a_new_note_is_told_once),
 		TEST(deadline_kinds_follow_the_flags),
 		TEST(texts_of_every_length_round_trip),
 		TEST(a_removal_of_another_version_removes_nothing),
