@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A full file system: R04. */
-#include "support/support.h"
+/* A full file system, and the capacity: R04, R36. */
+#include "support/packed.h"
+
+#include "core/store.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -134,12 +137,185 @@ static void test_the_capacity_that_was_configured(void **state)
 	keys_free(&keys);
 }
 
+/* ---------------------------------------------------------------- packed */
+
+struct fix {
+	struct kvc_store *store;
+	struct kvc_namespace *ns;
+	struct pages pages;
+	struct keys keys;
+	struct kvc_result *results;
+};
+
+static void fix_open(struct fix *fix, const struct setup *setup, size_t keys, size_t pages,
+		     uint64_t bytes)
+{
+	struct kvc_namespace_params params = namespace_params("space");
+
+	fix->store = setup_must_open(setup);
+	fix->ns = namespace_must_open(fix->store, &params);
+	pages_open_simple(&fix->pages, fix->ns, pages, bytes);
+	keys_make(&fix->keys, "space", keys);
+	fix->results = calloc(keys, sizeof(*fix->results));
+	assert_non_null(fix->results);
+}
+
+static void fix_close(struct fix *fix)
+{
+	pages_close(&fix->pages);
+	assert_int_equal(kvc_namespace_close(fix->ns), 0);
+	store_must_close(fix->store);
+	keys_free(&fix->keys);
+	free(fix->results);
+}
+
+/* Keys [from, from + count) on pages 0..; every OK page is right. */
+static size_t run_keys(struct fix *fix, int op, size_t from, size_t count)
+{
+	struct kvc_result *results = fix->results + from;
+	const struct kvc_key *keys = fix->keys.keys + from;
+
+	if (op == KVC_SET)
+		pages_fill_keys(&fix->pages, keys, count);
+	if (op == KVC_GET)
+		pages_wipe(&fix->pages);
+	batch(fix->store, &fix->pages, op, keys, count, 0, results);
+	for (size_t i = 0; op == KVC_GET && i < count; i++)
+		if (results[i].status == KVC_OK)
+			assert_true(pages_match(&fix->pages, i, key_content(keys[i])));
+		else
+			expect_result(results[i], KVC_MISS, -1);
+	return count_status(results, count, KVC_OK);
+}
+
+static void ballast(const char *root, size_t bytes)
+{
+	char path[PATH_BYTES];
+	unsigned char *data = calloc(1, bytes);
+
+	assert_non_null(data);
+	text_make(path, sizeof(path), "%s/ballast", root);
+	file_write(path, data, bytes);
+	free(data);
+}
+
+/* The disk has no room for a segment: FULL. Once it has, sets work; and when others fill it, sets go
+ * on in the slots that are there. */
+static void run_full_disk(const char *engine)
+{
+	struct setup setup = {
+		.plugin = "posix",
+		.engine = engine,
+		.layout = "packed",
+		.settings = { "capacity=64MiB", "min_free=0" }, /* segments of 4 MiB */
+	};
+	const char *root = folder_new("full");
+	char path[PATH_BYTES];
+	struct fix fix;
+
+	mount_tmpfs(root, "size=12m");
+	setup.roots = root;
+	ballast(root, 9 << 20);
+	fix_open(&fix, &setup, 64, 8, PAGE_BYTES);
+	assert_int_equal(run_keys(&fix, KVC_SET, 0, 4), 0);
+	for (size_t i = 0; i < 4; i++)
+		expect_result(fix.results[i], KVC_FULL, KVC_CAUSE_NO_SPACE);
+	assert_int_equal(run_keys(&fix, KVC_GET, 0, 4), 0);
+	assert_int_equal(folder_count(root, "seg."), 0); /* nothing half made stays */
+	text_make(path, sizeof(path), "%s/ballast", root);
+	assert_int_equal(unlink(path), 0);
+	sleep_ms(200); /* what failed just now is not tried at once again */
+	assert_int_equal(run_keys(&fix, KVC_SET, 0, 4), 4);
+	assert_int_equal(run_keys(&fix, KVC_GET, 0, 4), 4);
+	ballast(root, 3 << 20);
+	for (size_t at = 4; at < 64; at += 4)
+		assert_int_equal(run_keys(&fix, KVC_SET, at, 4), 4);
+	assert_int_equal(run_keys(&fix, KVC_GET, 60, 4), 4);
+	assert_true(run_keys(&fix, KVC_REMOVE, 60, 4) == 4);
+	assert_int_equal(run_keys(&fix, KVC_SET, 56, 8), 8);
+	(void)packed_check(fix.store);
+	fix_close(&fix);
+}
+
+static void test_a_full_disk_below_slots(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < engines_count(); i++)
+		run_full_disk(engines[i]);
+}
+
+/* What a new root becomes when nothing is said: slots where there is room for some of them, and
+ * where eviction was agreed to. */
+static void run_auto(const char *options, const char *cleaner, bool packed)
+{
+	struct setup setup = { .plugin = "posix", .layout = "", .settings = { cleaner } };
+	struct fix fix;
+
+	setup.roots = folder_new("auto");
+	if (options != NULL)
+		mount_tmpfs(setup.roots, options);
+	fix_open(&fix, &setup, 8, 8, 4096);
+	assert_int_equal(fix.store->roots[0]->is_packed, packed);
+	assert_int_equal(run_keys(&fix, KVC_SET, 0, 8), 8);
+	assert_int_equal(run_keys(&fix, KVC_GET, 0, 8), 8);
+	assert_int_equal(folder_count(setup.roots, "seg.") > 0, packed);
+	fix_close(&fix);
+}
+
+static void test_what_a_new_root_becomes(void **state)
+{
+	(void)state;
+	run_auto("size=200m", "l3_cleaner_enabled=true", true);
+	run_auto("size=32m", "l3_cleaner_enabled=true", false);
+	run_auto("size=200m", "l3_cleaner_enabled=false", false);
+}
+
+#define MIB (UINT64_C(1) << 20)
+
+/* R36: a tenth of what is written fits. At no time is there more than that on the disk; what is read
+ * all the time and what is newest stay, the oldest that nobody reads goes. */
+static void test_ten_times_the_capacity(void **state)
+{
+	const size_t count = support_sanitized() ? 4000 : 16000;
+	struct setup setup = { .plugin = "posix", .layout = "packed" };
+	char capacity[64];
+	const uint64_t limit = count * 65536 / 10;
+	size_t old = 0;
+	struct fix fix;
+
+	(void)state;
+	text_make(capacity, sizeof(capacity), "capacity=%llu", (unsigned long long)limit);
+	setup.settings[0] = capacity;
+	setup.roots = folder_new("tenfold");
+	fix_open(&fix, &setup, count, 32, 65536);
+	for (size_t at = 0; at < count; at += 32) {
+		assert_int_equal(run_keys(&fix, KVC_SET, at, 32), 32);
+		assert_int_equal(run_keys(&fix, KVC_GET, 0, 32), 32);
+		assert_true(packed_health(fix.store).segment_bytes <= limit);
+		/* The index of the root and its tables are no data. */
+		if (at % 320 == 0)
+			assert_true(folder_allocated(setup.roots) <= limit + MIB);
+	}
+	/* Sampling has no strict order: of the newest hundredth all but a few. */
+	for (size_t at = count - 96; at < count; at += 32)
+		assert_true(run_keys(&fix, KVC_GET, at, 32) >= 31);
+	for (size_t at = 32; at < 32 + count / 10; at += 32)
+		old += run_keys(&fix, KVC_GET, at, 32);
+	assert_true(old < count / 100);
+	(void)packed_check(fix.store);
+	assert_true(packed_health(fix.store).live_bytes >= limit / 4 * 3);
+	fix_close(&fix);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_full_file_system),
 		cmocka_unit_test(test_no_space_for_a_root),
 		cmocka_unit_test(test_the_capacity_that_was_configured),
+		cmocka_unit_test(test_a_full_disk_below_slots),
+		cmocka_unit_test(test_what_a_new_root_becomes),
+		cmocka_unit_test(test_ten_times_the_capacity),
 	};
 
 	support_begin();

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* R33: mounts and disks that stall; R25: a root that refuses O_DIRECT beside one that does not. */
-#include "support/support.h"
+#include "support/packed.h"
+
+#include "core/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -254,16 +256,17 @@ static void test_close_beside_a_stalled_mount(void **state)
 
 /* A local disk (soft root) that stalls: the call waits for what is in flight, is counted, and the
  * root goes by memory of the library from then on. */
-static void test_a_local_disk_that_stalls(void **state)
+static void run_local_disk(const char *rules, const char *layout)
 {
 	struct fix fix = { .setup = { .plugin = "fault",
 				      .lower = "posix",
-				      .rules = "read stall_ms=1500 name=*.kv.* count=3",
+				      .rules = rules,
+				      .layout = layout,
+				      .flags = KVC_OPEN_NO_SELFTEST,
 				      .settings = { "plugin.fault.cancellable=false",
 						    "plugin.fault.local=true" } } };
 	char *text;
 
-	(void)state;
 	fix.setup.roots = folder_new("local");
 	fix_open(&fix);
 	run(&fix, KVC_SET, 0);
@@ -288,17 +291,84 @@ static void test_a_local_disk_that_stalls(void **state)
 	fix_close(&fix);
 }
 
-/* A staged root whose plugin never answers again. */
-static void test_a_plugin_that_never_answers(void **state)
+static void test_a_local_disk_that_stalls(void **state)
+{
+	(void)state;
+	run_local_disk("read stall_ms=1500 name=*.kv.* count=3", NULL);
+	/* Slots have no names; the first read is that of root.json. */
+	run_local_disk("read stall_ms=1500 after=1 count=3", "packed");
+}
+
+/* A slot whose write is late stays the writer's until it is over, and is free then: what comes late
+ * never lands in another page. */
+static void test_late_writes_keep_their_slots(void **state)
 {
 	struct fix fix = { .setup = { .plugin = "fault",
 				      .lower = "mem",
-				      .rules = "read stall name=*.kv.* after=5 count=4",
+				      .layout = "packed",
+				      .rules = "write stall_ms=1500 after=2 count=3",
+				      .flags = KVC_OPEN_NO_SELFTEST,
+				      .settings = { "plugin.fault.cancellable=false",
+						    "plugin.fault.local=false" } } };
+	uint64_t end;
+
+	(void)state;
+	fix.setup.roots = folder_new("late");
+	fix_open(&fix);
+	run(&fix, KVC_SET, 300);
+	assert_true(count_status(fix.results, KEYS, KVC_TIMEOUT) >= 3);
+	assert_int_equal(packed_slots(fix.store).writing, 3);
+	/* Other bytes meanwhile, in the caller's memory and in the same pages. */
+	pages_wipe(&fix.pages);
+	run(&fix, KVC_SET, 60000);
+	expect_all(fix.results, KEYS, KVC_OK);
+	run(&fix, KVC_GET, 60000);
+	for (size_t i = 0; i < KEYS; i++)
+		expect_good(&fix, i);
+	end = now_ms() + 60000;
+	while (packed_slots(fix.store).writing > 0 && now_ms() < end)
+		sleep_ms(20);
+	assert_int_equal(packed_check(fix.store), KEYS);
+	run(&fix, KVC_GET, 60000);
+	for (size_t i = 0; i < KEYS; i++)
+		expect_good(&fix, i);
+	fix_close(&fix);
+}
+
+/* Its index is memory that the processes of one host share: not on a mount like that. */
+static void test_no_slots_on_a_mount(void **state)
+{
+	struct setup setup = { .plugin = "posix", .layout = "packed" };
+	struct kvc_store *store = NULL;
+	struct slow slow;
+
+	(void)state;
+	slow_mount(&slow);
+	setup.roots = slow.mount;
+	assert_int_equal(setup_open(&setup, &store), -ENOTSUP);
+	assert_non_null(strstr(kvc_last_error(), slow.mount));
+	assert_non_null(strstr(kvc_last_error(), "packed"));
+	assert_null(store);
+	assert_int_equal(folder_count(slow.mount, ""), 0);
+	setup.layout = "";
+	setup.settings[0] = "l3_cleaner_enabled=true";
+	store = setup_must_open(&setup);
+	assert_false(store->roots[0]->is_packed);
+	store_must_close(store);
+	slow_end(&slow);
+}
+
+/* A staged root whose plugin never answers again. */
+static void run_never_answers(const char *rules, const char *layout)
+{
+	struct fix fix = { .setup = { .plugin = "fault",
+				      .lower = "mem",
+				      .rules = rules,
+				      .layout = layout,
 				      .flags = KVC_OPEN_NO_SELFTEST,
 				      .settings = { "plugin.fault.cancellable=false",
 						    "plugin.fault.local=false" } } };
 
-	(void)state;
 	fix.setup.roots = folder_new("never");
 	fix_open(&fix);
 	run(&fix, KVC_SET, 0);
@@ -312,6 +382,13 @@ static void test_a_plugin_that_never_answers(void **state)
 			expect_result(fix.results[i], KVC_TIMEOUT, -1);
 	expect_recovers(&fix);
 	fix_close(&fix);
+}
+
+static void test_a_plugin_that_never_answers(void **state)
+{
+	(void)state;
+	run_never_answers("read stall name=*.kv.* after=5 count=4", NULL);
+	run_never_answers("read stall after=6 count=4", "packed");
 }
 
 /* R25 */
@@ -349,6 +426,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_writes_to_a_stalled_mount),
 		cmocka_unit_test(test_a_local_disk_that_stalls),
 		cmocka_unit_test(test_a_plugin_that_never_answers),
+		cmocka_unit_test(test_late_writes_keep_their_slots),
+		cmocka_unit_test(test_no_slots_on_a_mount),
 		cmocka_unit_test(test_one_root_refuses_direct_io),
 	};
 
