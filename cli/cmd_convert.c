@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	OPTION_TO_CONFIG = 0x300,
@@ -22,16 +23,62 @@ enum {
 
 #define TIMEOUT_S 60u
 
-static error_t add_setting(struct convert_arguments *arguments, const char *text)
+/* The process title shows arguments to everybody: what may hold a secret is kept elsewhere. */
+static error_t keep_secret(char *argument, size_t public_bytes, char **out)
 {
-	const char **grown =
-		reallocarray(arguments->to_set, arguments->to_set_count + 1, sizeof(*grown));
+	char *copy = strdup(argument);
+
+	if (!copy)
+		return ENOMEM;
+	memset(argument + public_bytes, '*', strlen(argument + public_bytes));
+	*out = copy;
+	return 0;
+}
+
+static bool is_config_text(const char *text)
+{
+	return text[0] != '@' && strpbrk(text, "={}:\n") && access(text, F_OK) != 0;
+}
+
+static error_t set_config(struct convert_arguments *arguments, char *argument)
+{
+	if (arguments->to_config)
+		return cli_argp_error("--to-config is given twice");
+	arguments->to_config_is_text = is_config_text(argument);
+	return keep_secret(argument, arguments->to_config_is_text ? 0 : strlen(argument),
+			   &arguments->to_config);
+}
+
+static error_t add_setting(struct convert_arguments *arguments, char *argument)
+{
+	const char *equals = strchr(argument, '=');
+	const size_t path_bytes = equals ? (size_t)(equals - argument) + 1 : 0;
+	char **grown = reallocarray(arguments->to_set, arguments->to_set_count + 1, sizeof(*grown));
+	error_t rc;
 
 	if (!grown)
 		return ENOMEM;
 	arguments->to_set = grown;
-	grown[arguments->to_set_count++] = text;
-	return strchr(text, '=') ? 0 : cli_argp_error("--to-set: expected PATH=VALUE");
+	rc = keep_secret(argument, path_bytes, &grown[arguments->to_set_count]);
+	if (rc)
+		return rc;
+	arguments->to_set_count++;
+	return path_bytes > 1 ? 0 : cli_argp_error("--to-set: expected PATH=VALUE");
+}
+
+static void free_secret(char *text)
+{
+	if (text)
+		explicit_bzero(text, strlen(text));
+	free(text);
+}
+
+static void arguments_free(struct convert_arguments *arguments)
+{
+	for (size_t i = 0; i < arguments->to_set_count; i++)
+		free_secret(arguments->to_set[i]);
+	free(arguments->to_set);
+	free_secret(arguments->to_config);
 }
 
 static error_t parse_convert(int key, char *argument, struct argp_state *state)
@@ -40,8 +87,7 @@ static error_t parse_convert(int key, char *argument, struct argp_state *state)
 
 	switch (key) {
 	case OPTION_TO_CONFIG:
-		arguments->to_config = argument;
-		return 0;
+		return set_config(arguments, argument);
 	case OPTION_TO_DIR:
 		arguments->to_dirs = argument;
 		return 0;
@@ -162,7 +208,7 @@ static int load_target(const struct convert_arguments *arguments, struct kvc_con
 
 	if (!text)
 		return 0;
-	if (text[0] != '@' && strpbrk(text, "={}:\n"))
+	if (arguments->to_config_is_text)
 		return kvc_config_load_text(config, text, strlen(text), KVC_CONFIG_AUTO,
 					    "--to-config");
 	return kvc_config_load_file(config, text + (text[0] == '@'));
@@ -626,6 +672,6 @@ int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv)
 	if (rc == 0)
 		rc = convert_all(&convert);
 	close_all(&convert);
-	free(arguments.to_set);
+	arguments_free(&arguments);
 	return rc;
 }

@@ -8,12 +8,13 @@
 struct cursor;
 
 struct convert_arguments {
-	const char *id; /* NULL: all namespaces */
-	const char *to_config;
+	const char *id;	 /* NULL: all namespaces */
+	char *to_config; /* owned */
+	bool to_config_is_text;
 	const char *to_dirs;
 	const char *layout;
 	const char *naming;
-	const char **to_set;
+	char **to_set; /* owned */
 	size_t to_set_count;
 	const char *cursor;
 	uint64_t timeout_seconds;

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "info": [], "selftest": [], "put": ["key"], "get": ["key"], "exists": ["key"], "rm": ["key"],
     "ls": [], "stat": ["key"], "where": ["key"], "verify": [], "clear": ["namespace"],
-    "config": ["check"], "stats": [],
+    "convert": ["--to-dir", "/nonexistent/to", "--dry-run"], "config": ["check"], "stats": [],
 }
 
 
