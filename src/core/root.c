@@ -224,7 +224,7 @@ int kvc_root_write_text(struct kvc_root *root, const char *name, const char *tex
 	const uint64_t bytes = kvc_block_align(length + 1);
 	char *block = malloc(bytes);
 	/* An empty root.json after a power cut would make the whole root unreadable. */
-	const bool stays = strstr(name, ".json") != NULL;
+	const bool stays = strcmp(name, IDENTITY_NAME) == 0;
 	const struct one one = { .op = KVC_OP_WRITE,
 				 .flags = (if_absent ? KVC_DESCRIPTOR_IF_ABSENT : 0) |
 					  (stays ? KVC_DESCRIPTOR_DURABLE : 0),
