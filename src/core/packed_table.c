@@ -266,8 +266,9 @@ int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_pac
 		}
 		kvc_packed_step(arena->packed, "packed.set.inserted");
 		/* Whoever makes a new table looks at all headers once more after it is in force:
-		 * either it saw this object or this sees the new table. */
-		if (atomic_load(&arena->record->epoch) == table->epoch)
+		 * either it saw this object or this sees the new table. One that cannot be mapped
+		 * here, or whose epoch was lost with a page of root.shm, is not waited for. */
+		if (kvc_packed_table_get(arena) == table)
 			return settle(arena, &buckets, key, ref, old);
 	}
 }
