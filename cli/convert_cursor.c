@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -174,6 +175,8 @@ static int load(struct kvc_cli *cli, struct cursor *cursor, const char *identity
 		return cli_fail_errno(cli, -errno, "cursor '%.200s'", cursor->path);
 	if (!S_ISREG(status.st_mode))
 		return cli_error(cli, CLI_USAGE, "cursor '%.200s' is no file", cursor->path);
+	if (flock(cursor->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+		return cli_error(cli, CLI_USAGE, "cursor '%.200s' is in use", cursor->path);
 	if (pread(cursor->fd, have, HEAD_BYTES, 0) < 0)
 		return cli_fail_errno(cli, -errno, "cursor '%.200s'", cursor->path);
 	if (status.st_size > 0 && strncmp(have, HEAD_TEXT, strlen(HEAD_TEXT)) != 0)

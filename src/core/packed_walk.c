@@ -40,6 +40,18 @@ void kvc_packed_place_path(const struct kvc_packed_arena *arena,
 			       arena->record->folder, arena->slot_bytes);
 }
 
+/* The record may be written meanwhile, for the next object of the slot: generation and CRC tell. */
+__attribute__((no_sanitize_thread)) static void copy_record(const struct kvc_packed_name *from,
+							    struct kvc_packed_name *to)
+{
+	const volatile uint64_t *source = (const volatile uint64_t *)from;
+	uint64_t words[sizeof(*to) / sizeof(uint64_t)];
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		words[i] = source[i];
+	memcpy(to, words, sizeof(*to));
+}
+
 /* What the names record adds, when it is this object's. */
 static void add_record(struct kvc_packed_segment *segment, uint32_t slot,
 		       struct kvc_packed_item *item)
@@ -50,7 +62,7 @@ static void add_record(struct kvc_packed_segment *segment, uint32_t slot,
 
 	if (!names)
 		return;
-	memcpy(&record, &names[slot], sizeof(record));
+	copy_record(&names[slot], &record);
 	crc = record.crc;
 	record.crc = 0;
 	if (record.gen != kvc_packed_gen(item->place.state) ||
