@@ -337,15 +337,17 @@ static void clean(struct fix *fix)
 		      fix->results);
 }
 
-/* The keeper of a packed root has a file open for a moment now and then. */
-static void expect_descriptors(size_t count)
+/* The housekeeper, and the keeper of a packed root, have a file open for a moment now and then: also
+ * when `most` was counted. */
+static void expect_descriptors(size_t most)
 {
-	for (int i = 0; i < 500 && descriptor_count() != count; i++)
+	for (int i = 0; i < 500 && descriptor_count() > most; i++)
 		sleep_ms(2);
-	assert_int_equal(descriptor_count(), count);
+	assert_in_range(descriptor_count(), 1, most);
 }
 
-/* Housekeeping takes a queue of its own when it comes while a batch is at work. */
+/* Housekeeping, every 10 s, takes a queue of its own when it comes while a batch is at work: with a
+ * descriptor and memory that stay. No other thread does, so there are never more than two. */
 static void make_second_queue(struct kvc_store *store)
 {
 	struct kvc_queue *queues[2];
@@ -388,6 +390,7 @@ static void run_many_batches(const struct setup *given, size_t count)
 	for (size_t i = 0; i < count; i++)
 		one_batch(&fix, &chance);
 	clean(&fix);
+	assert_in_range(store_stats(fix.store).storage_registrations, 1, 2);
 	expect_descriptors(descriptors);
 	if (setup.layout != NULL)
 		(void)packed_check(fix.store);
