@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,28 +24,32 @@ struct bed {
 	struct kvc_result results[PAGES];
 };
 
-static struct kvc_store *open_store(const char *root, uint32_t flags)
+static struct kvc_store *open_store(const char *plugin, const char *root)
 {
-	const struct setup setup = { .plugin = "posix",
+	const struct setup setup = { .plugin = plugin,
 				     .roots = root,
 				     .layout = "packed",
-				     .buffered = true,
-				     .flags = flags,
+				     .buffered = strcmp(plugin, "posix") == 0,
 				     .settings = { "capacity=32MiB" } };
 
 	return setup_must_open(&setup);
 }
 
-static void bed_open(struct bed *bed, const char *root)
+static void bed_open_with(struct bed *bed, const char *plugin, const char *root)
 {
 	const struct kvc_namespace_params params = namespace_params("model");
 
 	memset(bed, 0, sizeof(*bed));
 	bed->root = root;
-	bed->store = open_store(root, 0);
+	bed->store = open_store(plugin, root);
 	bed->ns = namespace_must_open(bed->store, &params);
 	pages_open_simple(&bed->pages, bed->ns, PAGES, PART_BYTES);
 	keys_make(&bed->keys, "slots", PAGES);
+}
+
+static void bed_open(struct bed *bed, const char *root)
+{
+	bed_open_with(bed, "posix", root);
 }
 
 static void bed_run(struct bed *bed, int op, int status)
@@ -142,7 +148,7 @@ static int note_where(void *context, const struct kvc_object_info *info)
 	return 0;
 }
 
-static void test_list(void **state)
+static void list_with(const char *plugin, const char *root)
 {
 	struct bed bed;
 	struct found found;
@@ -150,8 +156,7 @@ static void test_list(void **state)
 	struct kvc_object_detail detail = { .size = sizeof(detail) };
 	struct kvc_result result;
 
-	(void)state;
-	bed_open(&bed, folder_new("list"));
+	bed_open_with(&bed, plugin, root);
 	assert_int_equal(list(&bed, NULL).slots, 0);
 	bed_run(&bed, KVC_SET, KVC_OK);
 	put_beside(&bed);
@@ -172,6 +177,13 @@ static void test_list(void **state)
 	found = list(&bed, NULL);
 	assert_int_equal(found.slots, PAGES - 1);
 	bed_close(&bed);
+}
+
+static void test_list(void **state)
+{
+	(void)state;
+	list_with("posix", folder_new("list"));
+	list_with("mem", "slots-of-mem");
 }
 
 /* Flips a byte of a file below the root. */
@@ -274,6 +286,77 @@ static void test_verify(void **state)
 	bed_close(&bed);
 }
 
+/* Slots are recycled while they are listed and verified: what is told is right all the same. */
+struct watcher {
+	struct bed *bed;
+	atomic_bool stop;
+	unsigned listed;
+	unsigned verified;
+};
+
+static int watch_listed(void *context, const struct kvc_object_info *info)
+{
+	struct watcher *watcher = context;
+
+	/* The names of this test's keys, or none. */
+	if (info->stored_bytes != PART_BYTES ||
+	    !(strstr(info->name, ".kv.") || strncmp(info->name, "?g-", 3) == 0))
+		return -EIO;
+	watcher->listed++;
+	return 0;
+}
+
+static int watch_verified(void *context, const struct kvc_object_info *info,
+			  const struct kvc_result *result, uint64_t done, uint64_t total)
+{
+	struct watcher *watcher = context;
+
+	(void)info;
+	(void)done;
+	(void)total;
+	watcher->verified++;
+	return result->status == KVC_OK ? 0 : -EIO;
+}
+
+static void *watch(void *context)
+{
+	struct watcher *watcher = context;
+	struct kvc_store *store = watcher->bed->store;
+
+	while (!atomic_load(&watcher->stop))
+		if (kvc_object_list(store, NULL, watch_listed, watcher) ||
+		    kvc_store_verify(store, NULL, 0, watch_verified, watcher))
+			return watcher;
+	return NULL;
+}
+
+static void test_beside_eviction(void **state)
+{
+	struct watcher watcher = { .listed = 0 };
+	struct bed bed;
+	pthread_t thread;
+	void *failed;
+
+	(void)state;
+	bed_open(&bed, folder_new("evict"));
+	watcher.bed = &bed;
+	assert_int_equal(pthread_create(&thread, NULL, watch, &watcher), 0);
+	/* Twice the capacity. */
+	for (unsigned round = 0; round < 400; round++) {
+		char label[32];
+
+		keys_free(&bed.keys);
+		text_make(label, sizeof(label), "round %u", round);
+		keys_make(&bed.keys, label, PAGES);
+		bed_run(&bed, KVC_SET, KVC_OK);
+	}
+	atomic_store(&watcher.stop, true);
+	assert_int_equal(pthread_join(thread, &failed), 0);
+	assert_null(failed);
+	assert_true(watcher.listed > 0 && watcher.verified > 0);
+	bed_close(&bed);
+}
+
 /* ---------------------------------------------------------------- usage, clear */
 
 static void check_usage(struct bed *bed, int recount, uint64_t objects)
@@ -354,7 +437,7 @@ static void test_clear(void **state)
 /* Sets go on while another process clears again and again: whatever is found is right. */
 static int clear_often(void *context)
 {
-	struct kvc_store *store = open_store(context, 0);
+	struct kvc_store *store = open_store("posix", context);
 	const struct kvc_namespace_params params = namespace_params("model");
 	struct kvc_namespace *ns = namespace_must_open(store, &params);
 	struct kvc_clear_report report = { .size = sizeof(report) };
@@ -399,6 +482,24 @@ static void test_clear_beside_sets(void **state)
 	bed_close(&bed);
 }
 
+static void test_memory(void **state)
+{
+	struct bed bed;
+	struct kvc_clear_report report;
+
+	(void)state;
+	bed_open_with(&bed, "mem", "cleared-in-mem");
+	for (int round = 0; round < 2; round++) {
+		bed_run(&bed, KVC_SET, KVC_OK);
+		assert_int_equal(verify(&bed, 0).ok, PAGES);
+		check_usage(&bed, 1, PAGES);
+		report = clear(bed.store, kvc_namespace_id(bed.ns), 0);
+		assert_int_equal(report.objects, PAGES);
+		bed_run(&bed, KVC_GET, KVC_MISS);
+	}
+	bed_close(&bed);
+}
+
 /* ---------------------------------------------------------------- info, metrics */
 
 static void test_told(void **state)
@@ -433,9 +534,14 @@ static void test_told(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_list),   cmocka_unit_test(test_lost_name),
-		cmocka_unit_test(test_verify), cmocka_unit_test(test_usage),
-		cmocka_unit_test(test_clear),  cmocka_unit_test(test_clear_beside_sets),
+		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_lost_name),
+		cmocka_unit_test(test_verify),
+		cmocka_unit_test(test_beside_eviction),
+		cmocka_unit_test(test_usage),
+		cmocka_unit_test(test_clear),
+		cmocka_unit_test(test_clear_beside_sets),
+		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_told),
 	};
 
