@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to a root: R27 (removed at run time), R28 (many objects), R41 (other versions). */
-#include "support/support.h"
+/* What happens to a root: R27, R38 (removed at run time), R28 (many objects), R41 (versions). */
+#include "support/packed.h"
+
+#include "core/crc.h"
+#include "core/shape.h"
+#include "core/store.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +110,195 @@ static void test_removed_folders_are_made_again(void **state)
 	}
 }
 
+/* Hits or misses, and no wrong byte. */
+static size_t get_some(struct fix *fix)
+{
+	pages_wipe(&fix->pages);
+	batch(fix->store, &fix->pages, KVC_GET, fix->keys.keys, 64, 0, fix->results);
+	for (size_t i = 0; i < 64; i++)
+		if (fix->results[i].status == KVC_OK)
+			assert_true(pages_match(&fix->pages, i, key_content(fix->keys.keys[i])));
+		else
+			expect_result(fix->results[i], KVC_MISS, -1);
+	return count_status(fix->results, 64, KVC_OK);
+}
+
+static void arena_folder(struct fix *fix, char out[PATH_BYTES])
+{
+	text_make(out, PATH_BYTES, "%s/%s/slots-4096", fix->setup.roots, kvc_namespace_id(fix->ns));
+	assert_true(file_exists(out));
+}
+
+/* what: 0 a segment, 1 all slots of a size, 2 a namespace, 3 the index of the root, 4 all of it. */
+static void remove_from_packed(struct fix *fix, int what)
+{
+	char path[PATH_BYTES], file[PATH_BYTES];
+
+	arena_folder(fix, path);
+	if (what == 0) {
+		text_make(file, sizeof(file), "%s/seg.1", path);
+		assert_int_equal(unlink(file), 0);
+		return;
+	}
+	if (what == 2)
+		*strrchr(path, '/') = '\0';
+	if (what == 3)
+		text_make(path, sizeof(path), "%s/.kvcellar", fix->setup.roots);
+	if (what == 4)
+		text_make(path, sizeof(path), "%s", fix->setup.roots);
+	folder_remove(path);
+	assert_false(file_exists(path));
+}
+
+static void run_removed_slots(const char *engine, int what)
+{
+	struct fix fix = { .setup = { .layout = "packed", .engine = engine } };
+
+	fix.setup.roots = folder_new("removed");
+	fix_open(&fix);
+	set_all(&fix);
+	remove_from_packed(&fix, what);
+	(void)get_some(&fix);
+	set_all(&fix);
+	(void)get_some(&fix);
+	if (what >= 3) /* is noticed at once */
+		assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+	/* What is there then is a root that opens, and takes pages. */
+	fix_open(&fix);
+	(void)get_some(&fix);
+	set_all(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	(void)packed_check(fix.store);
+	fix_close(&fix);
+	fix_open(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+}
+
+static void test_removed_slots_are_made_again(void **state)
+{
+	(void)state;
+	for (int what = 0; what < 5; what++) {
+		run_removed_slots("io_uring", what);
+		run_removed_slots("threads", what);
+	}
+}
+
+/* ---------------------------------------------------------------- R38 */
+
+struct churn {
+	struct fix *fix;
+	atomic_bool stop;
+	atomic_uint wrong;
+	atomic_ulong hits;
+};
+
+/* Like get_some() and so on, in a thread: cmocka's assertions belong to the main one. */
+static void *churn_by(struct churn *churn, int op)
+{
+	struct pages_params params = { .count = 64, .part_bytes = { 4096 } };
+	struct fix *fix = churn->fix;
+	struct kvc_result results[64];
+	int64_t indices[64];
+	struct pages pages;
+
+	for (int i = 0; i < 64; i++)
+		indices[i] = i;
+	pages_open(&pages, fix->ns, &params);
+	while (!atomic_load(&churn->stop)) {
+		struct kvc_transfer transfer = transfer_of(
+			&pages, op, fix->keys.keys, 64, op == KVC_REMOVE ? NULL : indices, results);
+
+		if (op == KVC_SET)
+			pages_fill_keys(&pages, fix->keys.keys, 64);
+		if (kvc_batch_run(fix->store, &transfer, 1) != 0)
+			atomic_fetch_add(&churn->wrong, 1);
+		for (size_t i = 0; i < 64; i++) {
+			const bool ok = results[i].status == KVC_OK;
+
+			if (!ok && results[i].status != KVC_MISS &&
+			    !(op == KVC_SET && results[i].status != KVC_CORRUPT))
+				atomic_fetch_add(&churn->wrong, 1);
+			if (ok && op == KVC_GET) {
+				atomic_fetch_add(&churn->hits, 1);
+				if (!pages_match(&pages, i, key_content(fix->keys.keys[i])))
+					atomic_fetch_add(&churn->wrong, 1);
+			}
+		}
+		if (op != KVC_SET)
+			sleep_ms(1);
+	}
+	pages_close(&pages);
+	return NULL;
+}
+
+static void *churn_get(void *context)
+{
+	return churn_by(context, KVC_GET);
+}
+
+static void *churn_set(void *context)
+{
+	return churn_by(context, KVC_SET);
+}
+
+static void *churn_remove(void *context)
+{
+	return churn_by(context, KVC_REMOVE);
+}
+
+/* A get loop, a set loop and a delete loop while somebody takes the root away bit by bit: hits or
+ * misses only; and a root in the end. */
+static void run_churn(const char *layout)
+{
+	static void *(*const loops[])(void *) = { churn_get, churn_set, churn_remove };
+	struct fix fix = { .setup = { .layout = layout } };
+	struct churn churn = { .fix = &fix };
+	uint64_t end = now_ms() + (support_soak() ? 30000 : 3000);
+	pthread_t threads[3];
+
+	fix.setup.roots = folder_new("churn");
+	fix_open(&fix);
+	set_all(&fix);
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, loops[i], &churn), 0);
+	for (unsigned turn = 0; now_ms() < end; turn++) {
+		char path[PATH_BYTES];
+
+		text_make(path, sizeof(path), "%s/%s", fix.setup.roots, kvc_namespace_id(fix.ns));
+		if (turn % 4 == 1)
+			text_make(path, sizeof(path), "%s/%s/slots-4096", fix.setup.roots,
+				  kvc_namespace_id(fix.ns));
+		if (turn % 4 == 3)
+			text_make(path, sizeof(path), "%s", fix.setup.roots);
+		folder_remove(path);
+		sleep_ms(50);
+	}
+	atomic_store(&churn.stop, true);
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	assert_int_equal(atomic_load(&churn.wrong), 0);
+	(void)printf("%lu hits\n", atomic_load(&churn.hits));
+	fix_close(&fix);
+	(void)mkdir(fix.setup.roots, 0700);
+	fix_open(&fix);
+	(void)get_some(&fix);
+	set_all(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+}
+
+static void test_a_root_that_goes_bit_by_bit(void **state)
+{
+	(void)state;
+	run_churn(NULL);
+	run_churn("packed");
+}
+
 /* ---------------------------------------------------------------- R28 */
+
+static const char *program; /* argv[0] */
 
 #define MANY	   200000u
 #define MARK_PID   424242 /* getpgid() of it shows in the trace where a phase begins */
@@ -202,8 +395,6 @@ static const char *many_folder(void)
 	return root;
 }
 
-static const char *program; /* argv[0] */
-
 static void test_no_folder_is_listed(void **state)
 {
 	const char *root = many_folder();
@@ -227,6 +418,112 @@ static void test_no_folder_is_listed(void **state)
 	(void)setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 	assert_int_equal(run_program(arguments), 0);
 	assert_int_equal(listings(trace), 0);
+}
+
+/* 200000 objects in the index, whose data nobody reads. */
+static void many_slots(struct fix *fix)
+{
+	static const char name[] = "many";
+	static struct kvc_shape shape = { .part_count = 1, .parts = { { .bytes = 4096 } } };
+	struct kvc_packed_arena *arena;
+	struct packed_spot spot;
+
+	set_all(fix);
+	assert_true(packed_spot(fix->store, fix->pages.pool, fix->keys.keys[0], 0, &spot));
+	arena = spot.arena;
+	for (uint64_t i = 0; i < MANY; i++) {
+		const struct kvc_packed_key key = { .g = mix(i, 1), .v = mix(i, 2), .bytes = 4096 };
+		const struct kvc_packed_meta meta = {
+			.key = &key,
+			.shape = &shape,
+			.stamp = i,
+			.name = name,
+			.name_bytes = sizeof(name) - 1,
+			.checksum_kind = 1,
+		};
+		const uint32_t turn = kvc_packed_enter(packed_of(fix->store, 0));
+		struct kvc_packed_place place;
+
+		assert_int_equal(kvc_packed_claim(arena, 1000, &place), 0);
+		assert_int_equal(kvc_packed_publish(arena, &place, &meta), 0);
+		kvc_packed_leave(packed_of(fix->store, 0), turn);
+	}
+}
+
+/* Between the marks it asks; before, each of its queues and maps is made. */
+static int exists_child(const char *root)
+{
+	struct fix fix = { .setup = { .roots = root, .layout = "packed" } };
+	struct kvc_transfer transfer;
+
+	fix.setup.settings[0] = "capacity=2GiB";
+	fix_open(&fix);
+	set_all(&fix);
+	batch(fix.store, &fix.pages, KVC_EXISTS, fix.keys.keys, 64, 0, fix.results);
+	expect_all(fix.results, 64, KVC_OK);
+	transfer = transfer_of(&fix.pages, KVC_EXISTS, fix.keys.keys, 64, NULL, fix.results);
+	mark();
+	for (int i = 0; i < 5; i++)
+		(void)kvc_batch_run(fix.store, &transfer, 1);
+	mark();
+	expect_all(fix.results, 64, KVC_OK);
+	fix_close(&fix);
+	return 0;
+}
+
+/* System calls of the asking thread between the marks, but for the looks whether the root is there. */
+static size_t other_calls(const char *trace, size_t *looks)
+{
+	unsigned char *text;
+	size_t bytes = file_read(trace, &text);
+	size_t marks = 0, count = 0;
+	char *save = NULL;
+	long asking = 0;
+
+	text[bytes] = '\0';
+	*looks = 0;
+	for (char *line = strtok_r((char *)text, "\n", &save); line != NULL;
+	     line = strtok_r(NULL, "\n", &save)) {
+		if (strstr(line, "getpgid(424242") != NULL) {
+			asking = strtol(line, NULL, 10);
+			marks++;
+		} else if (marks == 1 && strtol(line, NULL, 10) == asking &&
+			   strstr(line, " resumed>") == NULL) {
+			const bool look = strstr(line, "fstat") != NULL;
+
+			*looks += look;
+			count += !look;
+			if (!look)
+				(void)printf("%s\n", line);
+		}
+	}
+	free(text);
+	assert_int_equal(marks, 2);
+	return count;
+}
+
+static void test_exists_asks_no_disk(void **state)
+{
+	const char *root = folder_new("slots");
+	char trace[PATH_BYTES];
+	const char *const arguments[] = { "strace",    "-f",	"-qq",	    "-o", trace, "-e",
+					  "trace=all", program, "--exists", root, NULL };
+	struct fix fix = { .setup = { .roots = root, .layout = "packed" } };
+	size_t looks;
+
+	(void)state;
+	if (!have_program("strace"))
+		skip();
+	fix.setup.settings[0] = "capacity=2GiB";
+	fix_open(&fix);
+	many_slots(&fix);
+	fix_close(&fix);
+	text_make(trace, sizeof(trace), "%s/trace", folder_new("trace"));
+	/* LeakSanitizer cannot run below strace. */
+	(void)setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+	assert_int_equal(run_program(arguments), 0);
+	assert_int_equal(other_calls(trace, &looks), 0);
+	assert_true(looks <= 5);
 }
 
 /* ---------------------------------------------------------------- R41 */
@@ -319,6 +616,81 @@ static void test_roots_that_can_be_read(void **state)
 		      false);
 }
 
+/* One field of a mapped file's header, and its checksum put right. */
+static void set_major(const char *path, uint16_t major)
+{
+	const size_t header = 128;
+	unsigned char *data;
+	size_t bytes = file_read(path, &data);
+	uint32_t crc;
+	int fd;
+
+	assert_true(bytes >= header);
+	memcpy(data + 8, &major, sizeof(major));
+	crc = kvc_crc32c(data, header - sizeof(crc));
+	memcpy(data + header - sizeof(crc), &crc, sizeof(crc));
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, data, header, 0), header);
+	(void)close(fd);
+	free(data);
+}
+
+/* root.shm of another version: nothing of the root is touched. */
+static void test_an_index_of_another_version_is_refused(void **state)
+{
+	struct fix fix = { .setup = { .roots = folder_new("index"), .layout = "packed" } };
+	struct setup setup = { .plugin = "posix", .roots = fix.setup.roots, .layout = "packed" };
+	struct kvc_store *store = NULL;
+	char path[PATH_BYTES];
+	uint64_t digest;
+
+	(void)state;
+	fix_open(&fix);
+	set_all(&fix);
+	fix_close(&fix);
+	text_make(path, sizeof(path), "%s/.kvcellar/packed/root.shm", fix.setup.roots);
+	set_major(path, 2);
+	digest = folder_digest(fix.setup.roots);
+	for (int read_only = 0; read_only < 2; read_only++) {
+		setup.flags = read_only ? KVC_OPEN_READ_ONLY : 0;
+		assert_int_equal(setup_open(&setup, &store), -EPROTONOSUPPORT);
+		assert_null(store);
+		assert_non_null(strstr(kvc_last_error(), fix.setup.roots));
+		assert_true(folder_digest(fix.setup.roots) == digest);
+	}
+	set_major(path, 1);
+	fix_open(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+}
+
+/* A segment of another version is passed over and left as it is. */
+static void test_segments_of_another_version_are_left_alone(void **state)
+{
+	struct fix fix = { .setup = { .roots = folder_new("segment"), .layout = "packed" } };
+	char folder[PATH_BYTES], hdr[PATH_BYTES], seg[PATH_BYTES];
+
+	(void)state;
+	fix_open(&fix);
+	set_all(&fix);
+	arena_folder(&fix, folder);
+	fix_close(&fix);
+	text_make(hdr, sizeof(hdr), "%s/hdr.1", folder);
+	text_make(seg, sizeof(seg), "%s/seg.1", folder);
+	set_major(hdr, 2);
+	fix_open(&fix);
+	assert_int_equal(get_all(&fix), 0);
+	set_all(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+	assert_true(file_exists(hdr) && file_exists(seg));
+	set_major(hdr, 1);
+	fix_open(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+}
+
 static void test_roots_with_one_uuid_are_refused(void **state)
 {
 	const char *a = folder_new("twin-a");
@@ -363,10 +735,15 @@ int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_removed_folders_are_made_again),
+		cmocka_unit_test(test_removed_slots_are_made_again),
+		cmocka_unit_test(test_a_root_that_goes_bit_by_bit),
 		cmocka_unit_test(test_no_folder_is_listed),
+		cmocka_unit_test(test_exists_asks_no_disk),
 		cmocka_unit_test(test_roots_of_other_versions_are_refused),
 		cmocka_unit_test(test_damaged_root_json_is_refused),
 		cmocka_unit_test(test_roots_that_can_be_read),
+		cmocka_unit_test(test_an_index_of_another_version_is_refused),
+		cmocka_unit_test(test_segments_of_another_version_are_left_alone),
 		cmocka_unit_test(test_roots_with_one_uuid_are_refused),
 		cmocka_unit_test(test_nixl_needs_no_housekeeping),
 	};
@@ -375,5 +752,7 @@ int main(int argc, char **argv)
 	program = argv[0];
 	if (argc == 3 && strcmp(argv[1], "--many") == 0)
 		return many_child(argv[2]);
+	if (argc == 3 && strcmp(argv[1], "--exists") == 0)
+		return exists_child(argv[2]);
 	return cmocka_run_group_tests_name("root", tests, NULL, NULL);
 }
