@@ -375,9 +375,10 @@ static int fault_container_open(struct kvc_plugin_root *root, const char *name, 
 		return rc;
 	if (!root->lower->container_open)
 		return -ENOTSUP;
-	container = malloc(sizeof(*container));
+	container = malloc(sizeof(*container) + strlen(name) + 1);
 	if (!container)
 		return -ENOMEM;
+	memcpy(container->name, name, strlen(name) + 1);
 	container->root = root;
 	atomic_init(&container->outstanding, 0);
 	rc = root->lower->container_open(root->lower_root, name, bytes, &container->lower,

@@ -117,6 +117,7 @@ struct kvc_plugin_container {
 	struct kvc_plugin_root *root;
 	atomic_uint outstanding; /* descriptors */
 	struct kvc_plugin_container *lower;
+	char name[];
 };
 
 /* Rules for control calls: waits, and 0 or a negative errno with a reason. */

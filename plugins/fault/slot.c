@@ -206,7 +206,8 @@ enum fault_slot_state fault_slot_begin(struct fault_slot *slot, struct kvc_plugi
 		atomic_fetch_add(&upper->container->outstanding, 1);
 	if (upper->op >= KVC_OP_READ && upper->op <= KVC_OP_SYNC)
 		fault_rules_decide(&root->backend->rules, (enum fault_op)(upper->op - KVC_OP_READ),
-				   upper->container ? NULL : upper->name, &slot->plan);
+				   upper->container ? upper->container->name : upper->name,
+				   &slot->plan);
 	rc = slot->plan.effect == FAULT_ERROR ? slot->plan.error : prepare(slot);
 	if (rc < 0) {
 		fault_slot_end(slot, rc);
