@@ -40,22 +40,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "layouts(*names): storage layouts that the test runs on; packed where none says")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One run for each storage layout of the test, where the storage class is kvcellar."""
+    if not {"subject", "kvcellar"} & set(metafunc.fixturenames):
+        return
+    marker = metafunc.definition.get_closest_marker("layouts")
+    layouts = marker.args if marker else ("packed",)
+    if metafunc.config.getoption("--subject") != "kvcellar":
+        layouts = layouts[:1]
+    metafunc.parametrize("storage_layout", layouts, scope="session", indirect=True)
+
+
 @pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest) -> Any:
+def storage_layout(request: pytest.FixtureRequest) -> str:
+    """Of kvcellar's roots in this test."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def subject(request: pytest.FixtureRequest, storage_layout: str) -> Any:
     """The storage class under test."""
-    from subjects import SUBJECTS
+    from subjects import KVCELLAR, SUBJECTS
 
-    return SUBJECTS[request.config.getoption("--subject")]
+    name = request.config.getoption("--subject")
+    return KVCELLAR[storage_layout] if name == "kvcellar" else SUBJECTS[name]
 
 
 @pytest.fixture(scope="session")
-def kvcellar(request: pytest.FixtureRequest) -> Any:
+def kvcellar(request: pytest.FixtureRequest, storage_layout: str) -> Any:
     """kvcellar, for tests that are about nothing else."""
-    from subjects import SUBJECTS
+    from subjects import KVCELLAR
 
     if request.config.getoption("--subject") != "kvcellar":
         pytest.skip("about kvcellar alone")
-    return SUBJECTS["kvcellar"]
+    return KVCELLAR[storage_layout]
 
 
 @pytest.fixture

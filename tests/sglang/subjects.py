@@ -82,16 +82,33 @@ class Subject:
 
 
 class Kvcellar(Subject):
+    """kvcellar with one storage layout; HiCacheNixl's names have files only.
+
+    Its capacity is small: packed takes space from the disk ahead of need.
+    """
+
     name = "kvcellar"
     backend = "dynamic"
+    CAPACITY = "256MiB"
+
+    def __init__(self, layout: str) -> None:
+        self.layout = layout
+
+    @property
+    def page_names(self) -> str:
+        """What the fault plugin sees in transfers of pages, as a glob of its rules."""
+        return "*.kv.*" if self.layout == "files" else "*/seg.*"
 
     def options(self, roots: list[Path], **options: Any) -> dict[str, Any]:
+        layout = "files" if options.get("naming") == "nixl" else self.layout
         return {
             "backend_name": "kvcellar",
             "module_path": "kvcellar.sglang",
             "class_name": "KvCellarStorage",
             "interface_v1": 1,
             "storage_dirs": [str(root) for root in roots],
+            "storage_layout": layout,
+            "capacity": self.CAPACITY,
             "l3_cleaner_enabled": False,
             "identity": "tests",
             **options,
@@ -149,7 +166,18 @@ class File(Subject):
         return self.load()(config)
 
 
-SUBJECTS = {subject.name: subject for subject in (Kvcellar(), Nixl(), File())}
+KVCELLAR = {layout: Kvcellar(layout) for layout in ("packed", "files")}
+SUBJECTS = {
+    subject.name: subject for subject in (KVCELLAR["packed"], Nixl(), File())
+}
+
+
+def stored_objects(root: Path) -> list[dict[str, Any]]:
+    """What a root holds, in whichever layout: as Store.list() tells it."""
+    import kvcellar
+
+    with kvcellar.Store({"storage_dirs": [str(root)]}, read_only=True) as store:
+        return [dict(entry) for entry in store.list()]
 
 
 def stored_files(root: Path) -> list[Path]:
@@ -161,3 +189,24 @@ def stored_files(root: Path) -> list[Path]:
         and ".kvcellar" not in path.relative_to(root).parts
         and path.name != "namespace.json"
     )
+
+
+def damage_object(root: Path, key: str) -> None:
+    """Turns one bit in the first byte of the one stored object of a page."""
+    [entry] = [entry for entry in stored_objects(root) if key in entry["name"]]
+    path, _, slot = entry["path"].partition("@")
+    slot_bytes = int(Path(path).parent.name.removeprefix("slots-")) if slot else 0
+    with open(root / path, "r+b") as file:
+        file.seek(int(slot or 0) * slot_bytes)
+        first = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([first ^ 1]))
+
+
+def remove_object(root: Path, key: str) -> None:
+    """Another store ends the one stored object of a page."""
+    import kvcellar
+
+    damage_object(root, key)
+    with kvcellar.Store({"storage_dirs": [str(root)]}) as store:
+        assert store.verify(remove=True)["corrupt"] == 1

@@ -9,7 +9,7 @@ import engine_run
 import pytest
 from mk_model import kv_bytes_per_token, make_model
 from processes import run_engine
-from subjects import stored_files
+from subjects import stored_objects
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def test_second_process_reads_what_the_first_stored(model: Path, scratch: Path) 
     store, config = scratch / "store", scratch / "kvcellar.toml"
     store.mkdir(mode=0o700)
     config.write_text(
-        f'storage_dirs = "{store}"\nstorage_layout = "files"\nprefetch_threshold = 64\n'
+        f'storage_dirs = "{store}"\ncapacity = "256MiB"\nprefetch_threshold = 64\n'
         '\n[plugin.posix]\nactive = true\n', encoding="utf-8")
     arguments = {"hicache_storage_backend": "kvcellar",
                  "hicache_storage_backend_extra_config": f"@{config}"}
@@ -31,7 +31,9 @@ def test_second_process_reads_what_the_first_stored(model: Path, scratch: Path) 
     assert first["prompt"] == 700 and first["cached"] == 0
     assert first["again"]["out"] == first["out"]
     assert "Creating dynamic storage backend 'kvcellar' (kvcellar.sglang.KvCellarStorage)" in log
-    stored = sum(path.stat().st_size for path in stored_files(store))
+    objects = stored_objects(store)
+    assert all("/slots-" in entry["path"] for entry in objects)  # what new roots are
+    stored = sum(entry["stored_bytes"] for entry in objects)
     assert stored >= engine_run.STORED * kv_bytes_per_token()
 
     second, log = run_engine(scratch, model, arguments)

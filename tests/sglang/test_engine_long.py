@@ -17,7 +17,7 @@ import processes
 import pytest
 from mk_model import make_model
 from processes import Server
-from subjects import NIXL_DIRECTORIES, stored_files
+from subjects import NIXL_DIRECTORIES, stored_objects
 
 pytestmark = pytest.mark.long
 
@@ -67,7 +67,8 @@ def with_store(store: Path, **options: Any) -> dict[str, Any]:
 
 
 def extra_of(store: Path, **options: Any) -> str:
-    return json.dumps({"storage_dirs": [str(store)], "prefetch_threshold": 64} | options)
+    return json.dumps({"storage_dirs": [str(store)], "capacity": "256MiB",
+                       "prefetch_threshold": 64} | options)
 
 
 def from_storage(answer: dict[str, Any]) -> int:
@@ -150,7 +151,7 @@ def test_server(model: Path, scratch: Path, store: Path, expected: list[int]) ->
         hit = server.ask_until_stored()
         assert hit["out"] == expected
         assert hit["details"]["storage_backend"] == "KvCellarStorage"
-        assert stored_files(store)
+        assert stored_objects(store)
 
         assert server.status()["hicache_storage_backend"] == "kvcellar"
         lines = server.metrics()
@@ -175,8 +176,8 @@ def test_server(model: Path, scratch: Path, store: Path, expected: list[int]) ->
 
 def check_clear(server: Server, store: Path, expected: list[int]) -> None:
     """After clear nothing comes from storage, and what is stored afterwards does."""
-    def clear() -> tuple[int, list[Path]]:
-        return server.clear()[0], stored_files(store)
+    def clear() -> tuple[int, list[dict[str, Any]]]:
+        return server.clear()[0], stored_objects(store)
 
     # What a backup under way stores afterwards stays: the last page of the answer before.
     server.until(clear, lambda found: found == (200, []))
@@ -210,7 +211,8 @@ def test_failed_attach_can_be_repeated(
 ) -> None:
     """A server without storage; attaches that fail say why and leave it as it was."""
     toml = scratch / "kvcellar.toml"
-    toml.write_text(f'storage_dirs = "{store}"\n[plugin.posix]\nactive = true\n', encoding="utf-8")
+    toml.write_text(f'storage_dirs = "{store}"\ncapacity = "256MiB"\n'
+                    '[plugin.posix]\nactive = true\n', encoding="utf-8")
     a_file = scratch / "file"
     a_file.write_text("no folder", encoding="utf-8")
     with up(scratch, model, {}) as server:

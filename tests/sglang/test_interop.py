@@ -27,7 +27,7 @@ from pools import (
     storage_config,
 )
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
-from subjects import SUBJECTS, stored_files
+from subjects import KVCELLAR, SUBJECTS, stored_files
 
 pytest.importorskip("nixl", reason="NIXL is not installed")
 
@@ -61,7 +61,7 @@ def config_of(kind: str, **changes: Any) -> Any:
 def opened(program: str, kind: str, cache: HostCache, roots: list[Path], *, direct_io: bool = True,
            **options: Any) -> Iterator[Any]:
     """One of the two programs over the same directories, named by HiCacheNixl's variable."""
-    nixl, kvcellar = SUBJECTS["nixl"], SUBJECTS["kvcellar"]
+    nixl, kvcellar = SUBJECTS["nixl"], KVCELLAR["files"]
     config = config_of(kind)
     if program == "nixl":
         with nixl.open(config, cache, roots, use_direct_io=direct_io) as storage:
@@ -186,7 +186,7 @@ def test_ranks_have_the_same_names(scratch: Path, kind: str) -> None:
         [root] = make_roots(scratch / program, 1)
         for tp_rank in (0, 1):
             config = config_of(kind, tp_rank=tp_rank, tp_size=2, model_name="a/b/c")
-            subject = SUBJECTS[program]
+            subject = KVCELLAR["files"] if program == "kvcellar" else SUBJECTS[program]
             naming = {"naming": "nixl"} if program == "kvcellar" else {}
             with subject.open(config, cache, [root], **naming) as storage:
                 pages.store(storage)
@@ -271,7 +271,7 @@ def test_clear_leaves_what_is_not_ours(scratch: Path) -> None:
     with opened("kvcellar", "mha", cache, roots) as storage:
         pages.store(storage)
         config = config_of("mha", model_name="org/other")
-        kvcellar = SUBJECTS["kvcellar"]
+        kvcellar = KVCELLAR["files"]
         with kvcellar.open(config, cache, roots, naming="nixl") as other:
             assert all(other.batch_set_v1(pages.keys, pages.sources[0]))
             assert storage.clear() is not False

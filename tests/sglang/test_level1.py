@@ -31,9 +31,9 @@ from pools import (
     storage_config,
 )
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
-from subjects import stored_files
+from subjects import stored_objects
 
-pytestmark = pytest.mark.usefixtures("one_rank")
+pytestmark = [pytest.mark.usefixtures("one_rank"), pytest.mark.layouts("packed", "files")]
 
 PAGES = 9
 
@@ -205,7 +205,7 @@ def test_layouts_that_share(kvcellar: Any, roots: list[Path], kind: str, writer_
     device, host = backed_up(writer, writer_io)
     with kvcellar.open(config_for(kind), HostCache(writer), roots) as storage:
         assert all(storage.batch_set_v1(keys, host))
-    objects = len(stored_files(roots[0]))
+    objects = len(stored_objects(roots[0]))
     with kvcellar.open(config_for(kind), HostCache(reader), roots) as storage:
         reader.poison_host()
         target = reader.pages(PAGES, seed=5)
@@ -219,7 +219,7 @@ def test_layouts_that_share(kvcellar: Any, roots: list[Path], kind: str, writer_
         for got_rows, want_rows in zip(reader.rows(device_target), writer.rows(device)):
             assert torch.equal(got_rows.view(torch.uint8), want_rows.view(torch.uint8))
         assert storage.batch_set_v1(keys, target) == [True] * PAGES
-    assert len(stored_files(roots[0])) == objects
+    assert len(stored_objects(roots[0])) == objects
 
 
 def make_hybrid(kind: str, layout: str, aligned: bool = True) -> HostCache:

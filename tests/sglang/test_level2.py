@@ -27,7 +27,7 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import STORAGE_BATCH_SIZE
 from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.runtime_context import get_parallel
-from subjects import stored_files
+from subjects import damage_object, remove_object, stored_objects
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -131,6 +131,7 @@ def controller(subject: Any, roots: list[Path], *, kind: str = "mha", layout: st
     assert inner.storage_backend is None
 
 
+@pytest.mark.layouts("packed", "files")
 @pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
 @pytest.mark.parametrize("kind, layout, io", [
     pytest.param(*case, id="-".join(case)) for case in (
@@ -197,9 +198,10 @@ def test_other_tp_size(kvcellar: Any, roots: list[Path], reader_size: int) -> No
                 assert torch.equal(got_rows, want_rows)
 
 
+@pytest.mark.layouts("packed", "files")
 @pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
 def test_page_lost_after_exists(kvcellar: Any, roots: list[Path], interface_v1: int) -> None:
-    """A file goes between query and fetch: the pages before it are used, the rest are not."""
+    """An object goes between query and fetch: the pages before it are used, the rest are not."""
     with controller(kvcellar, roots, interface_v1=interface_v1) as it:
         backup = it.backup(40)
         operation = it.query(backup.tokens)
@@ -212,22 +214,7 @@ def test_page_lost_after_exists(kvcellar: Any, roots: list[Path], interface_v1: 
         it.assert_works()
 
 
-def remove_object(root: Path, key: str) -> None:
-    mine = [path for path in stored_files(root) if key in path.name]
-    assert mine, f"no object of {key}"
-    for path in mine:
-        path.unlink()
-
-
-def damage_object(root: Path, key: str) -> None:
-    """Turns one bit in the first byte of the stored page."""
-    [path] = [path for path in stored_files(root) if key in path.name]
-    with open(path, "r+b") as file:
-        first = file.read(1)[0]
-        file.seek(0)
-        file.write(bytes([first ^ 1]))
-
-
+@pytest.mark.layouts("packed", "files")
 def test_page_corrupt(kvcellar: Any, roots: list[Path]) -> None:
     """One flipped bit: that page and what follows is not used; a later set makes it good again."""
     with controller(kvcellar, roots) as it:
@@ -243,17 +230,23 @@ def test_page_corrupt(kvcellar: Any, roots: list[Path]) -> None:
         it.assert_works()
 
 
+@pytest.mark.layouts("packed", "files")
 def test_root_removed(kvcellar: Any, roots: list[Path]) -> None:
-    """The storage directory goes while the server runs: misses; the next backup makes it anew."""
+    """The storage directory goes while the server runs: the next backup makes it anew. Until then
+    pages are misses; packed, whose files are open, may go on to find the right ones."""
     with controller(kvcellar, roots) as it:
         backup = it.backup(40)
         operation = it.query(backup.tokens)
         shutil.rmtree(roots[0])
         it.pool.poison_host()
-        _, completed = it.fetch(operation)
-        assert completed == 0
-        it.pool.assert_untouched_but(torch.tensor([], dtype=torch.int64))
-        assert it.query(backup.tokens).storage_hit_count == 0
+        indices, completed = it.fetch(operation)
+        if kvcellar.layout == "packed":
+            assert it.pool.host_pages(indices)[: completed // PAGE] == (
+                backup.pages[: completed // PAGE])
+        else:
+            assert completed == 0
+            it.pool.assert_untouched_but(torch.tensor([], dtype=torch.int64))
+            assert it.query(backup.tokens).storage_hit_count == 0
         it.pool.fill_device(seed=22)
         it.assert_works()
 
@@ -276,12 +269,13 @@ def told_of_refused_writes(caplog: pytest.LogCaptureFixture) -> list[str]:
             if record.levelno >= logging.WARNING and "read-only" in record.getMessage().lower()]
 
 
+@pytest.mark.layouts("packed", "files")
 def test_read_only_mount(kvcellar: Any, scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A cache that others fill: hits hit, backups fail, and one line says why."""
     folder, mount_point = make_roots(scratch, 2)
     with controller(kvcellar, [folder]) as writer:
         stored = writer.backup(40)
-    files = stored_files(folder)
+    objects = stored_objects(folder)
     with read_only(folder, mount_point), caplog.at_level(logging.WARNING), \
             controller(kvcellar, [mount_point]) as it:
         for first_token in (300_000, 400_000):
@@ -293,23 +287,25 @@ def test_read_only_mount(kvcellar: Any, scratch: Path, caplog: pytest.LogCapture
         assert completed == 40 * PAGE
         assert it.pool.host_pages(indices) == stored.pages
         assert it.threads_alive()
-    assert stored_files(folder) == files
+    assert stored_objects(folder) == objects
     assert len(told_of_refused_writes(caplog)) == 1, told_of_refused_writes(caplog)
 
 
 def faults(rules: str, **options: Any) -> dict[str, Any]:
-    """Options of a store over the fault plugin; the rules leave the library's own objects alone."""
+    """Options of a store over the fault plugin. The names in the rules have to leave the library's
+    own objects alone."""
     return {
         "plugin": {"fault": {"active": True, "lower": "posix", "seed": 7, "rules": rules}},
         **options,
     }
 
 
+@pytest.mark.layouts("packed", "files")
 @pytest.mark.parametrize("interface_v1", (1, 0), ids=("v1", "legacy"))
 def test_every_write_fails(kvcellar: Any, roots: list[Path], interface_v1: int) -> None:
     """EIO on every page: nothing counts as backed up, nothing is found, the threads live."""
-    options = faults("write error=EIO name=*.kv.*; write error=EIO name=*.object.*",
-                     interface_v1=interface_v1)
+    options = faults(f"write error=EIO name={kvcellar.page_names}; "
+                     "write error=EIO name=*.object.*", interface_v1=interface_v1)
     with controller(kvcellar, roots, **options) as it:
         backup = it.backup(40)
         assert backup.completed_tokens == 0
@@ -317,10 +313,12 @@ def test_every_write_fails(kvcellar: Any, roots: list[Path], interface_v1: int) 
         assert it.threads_alive()
 
 
+@pytest.mark.layouts("packed", "files")
 def test_one_write_fails(kvcellar: Any, roots: list[Path]) -> None:
     """One page of the second batch: that batch does not count, and the page alone is missing."""
     failing = STORAGE_BATCH_SIZE + 20
-    with controller(kvcellar, roots, **faults(f"write error=EIO name=*.kv.* nth={failing}")) as it:
+    rules = f"write error=EIO name={kvcellar.page_names} nth={failing}"
+    with controller(kvcellar, roots, **faults(rules)) as it:
         backup = it.backup(PAGES)
         assert backup.completed_tokens < PAGES * PAGE
         missing = [key for key in backup.keys if not it.inner.storage_backend.exists(key)]
@@ -336,10 +334,11 @@ def test_one_write_fails(kvcellar: Any, roots: list[Path]) -> None:
         it.assert_works()
 
 
+@pytest.mark.layouts("packed", "files")
 def test_writes_refused_from_some_time_on(kvcellar: Any, roots: list[Path],
                                           caplog: pytest.LogCaptureFixture) -> None:
     """EROFS while the server runs: what is stored hits, backups fail, and one line says why."""
-    options = faults("write error=EROFS name=*.kv.* after=40")
+    options = faults(f"write error=EROFS name={kvcellar.page_names} after=40")
     with caplog.at_level(logging.WARNING), controller(kvcellar, roots, **options) as it:
         stored = it.backup(40)
         for first_token in (300_000, 400_000):
@@ -352,6 +351,7 @@ def test_writes_refused_from_some_time_on(kvcellar: Any, roots: list[Path],
     assert len(told_of_refused_writes(caplog)) == 1, told_of_refused_writes(caplog)
 
 
+@pytest.mark.layouts("files")  # whose objects have names that a rule can choose one by
 @pytest.mark.parametrize("effect", ("error=EIO", "short=4096", "corrupt"))
 def test_one_page_cannot_be_read(kvcellar: Any, roots: list[Path], effect: str) -> None:
     """A page that fails, stops short or has a wrong bit whenever it is read ends the prefix."""
@@ -368,9 +368,11 @@ def test_one_page_cannot_be_read(kvcellar: Any, roots: list[Path], effect: str) 
         it.assert_works()
 
 
+@pytest.mark.layouts("packed", "files")
 def test_wrong_bit_that_is_not_stored(kvcellar: Any, roots: list[Path]) -> None:
     """A bit that is wrong in one read alone: the page is read again and right."""
-    with controller(kvcellar, roots, **faults("read corrupt name=*.kv.* nth=21")) as it:
+    rules = f"read corrupt name={kvcellar.page_names} nth=21"
+    with controller(kvcellar, roots, **faults(rules)) as it:
         backup = it.backup(40)
         it.pool.poison_host()
         indices, completed = it.fetch(it.query(backup.tokens))
@@ -378,6 +380,7 @@ def test_wrong_bit_that_is_not_stored(kvcellar: Any, roots: list[Path]) -> None:
         assert it.pool.host_pages(indices) == backup.pages
 
 
+@pytest.mark.layouts("files")  # packed asks nobody
 def test_every_stat_fails(kvcellar: Any, roots: list[Path]) -> None:
     """exists that cannot find out says no; the scheduler goes on."""
     with controller(kvcellar, roots, **faults("stat error=EIO name=*.kv.* after=0")) as it:
@@ -386,10 +389,11 @@ def test_every_stat_fails(kvcellar: Any, roots: list[Path]) -> None:
         assert it.threads_alive()
 
 
+@pytest.mark.layouts("files")  # packed is for local disks
 @pytest.mark.parametrize("operation", ("write", "read", "stat"))
 def test_stalled_root(kvcellar: Any, roots: list[Path], operation: str) -> None:
     """I/O that never comes back: the calls do, by their deadline, and the controller detaches."""
-    rules = f"{operation} stall name=*.kv.*"
+    rules = f"{operation} stall name={kvcellar.page_names}"
     deadlines = {f"{call}_timeout_ms": 300 for call in ("set", "get", "exists")}
     options = faults(rules, **deadlines)
     options["plugin"]["fault"]["local"] = "false"

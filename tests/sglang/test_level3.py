@@ -339,6 +339,7 @@ def test_stored_by_one_tree_loaded_by_another(subject: Any, roots: list[Path], n
         assert backend.batch_exists(keys) == 0
 
 
+@pytest.mark.layouts("packed", "files")
 def test_shorter_prefix(subject: Any, roots: list[Path]) -> None:
     """A sequence that shares its first pages with a stored one gets those."""
     with trees(MODELS["full"], "kernel", "page_first", subject, roots) as it:
@@ -379,6 +380,7 @@ def test_failing_attach(kvcellar: Any, roots: list[Path], options: dict[str, Any
         assert tree.cache_controller.storage_backend.batch_exists(keys) == len(keys)
 
 
+@pytest.mark.layouts("files")  # packed is for local disks
 def test_reset_beside_a_stalled_write(kvcellar: Any, roots: list[Path]) -> None:
     """A write that never comes back does not keep the tree from being reset."""
     options = {
