@@ -1,5 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that the tests of this folder are run with."""
+"""Options that the tests of this folder are run with, and what they share."""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A folder of the test's own."""
+    with tempfile.TemporaryDirectory() as path:
+        yield path
 
 
 def pytest_addoption(parser, pluginmanager):

@@ -90,9 +90,12 @@ class FakePool:
         self.dtype = dtype
         self.parts = parts
         self.part_bytes = page_size * token_bytes
-        self.memory = mmap.mmap(-1, parts * pages * self.part_bytes)
+        self.memory = self.allocate(parts * pages * self.part_bytes)
         shape = (parts, self.size, token_bytes // 2)
         self.kv_buffer = FakeTensor(self.memory, shape, 2, dtype)
+
+    def allocate(self, nbytes: int) -> mmap.mmap:
+        return mmap.mmap(-1, nbytes)
 
     @property
     def page_bytes(self) -> int:

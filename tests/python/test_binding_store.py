@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import pickle
-import tempfile
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -25,10 +24,7 @@ def one() -> Iterator[Rig]:
         yield it
 
 
-@pytest.fixture
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as path:
-        yield path
+SLOT_BYTES = 4096  # of pages of PAGE_BYTES
 
 
 # ---------------------------------------------------------------- configurations
@@ -293,12 +289,16 @@ def test_a_callback_may_use_the_store_but_not_close_it(one: Rig) -> None:
     assert one.namespace.closed
 
 
-def test_corrupt_objects_are_found_and_removed(folder: str) -> None:
-    with rig({"storage_dirs": [folder], "plugin": {"posix": {"active": True}}}) as it:
+@pytest.mark.parametrize("layout", ("packed", "files"))
+def test_corrupt_objects_are_found_and_removed(folder: str, layout: str) -> None:
+    """Pages lie in slots or are files; other objects are files in either layout."""
+    with rig({"storage_dirs": [folder], "storage_layout": layout, "capacity": "64MiB"}) as it:
         it.pool.set(["a", "b"], [0, 1])
         it.namespace.put("side", "c", b"x" * 100)
         for place in (*it.pool.where("a"), *it.namespace.where("side", "c")):
-            with open(os.path.join(place["root"], place["path"]), "r+b") as file:
+            path, _, slot = place["path"].partition("@")
+            with open(os.path.join(place["root"], path), "r+b") as file:
+                file.seek(int(slot or 0) * SLOT_BYTES)
                 file.write(b"Z")
         assert it.store.verify()["corrupt"] == 2
         assert it.pool.get(["a", "b"], [2, 3]).statuses == ["corrupt", "ok"]

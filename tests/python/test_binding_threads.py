@@ -59,6 +59,7 @@ class Other:
         while True:
             self.waits.set()
             self.go.acquire()
+            self.waits.clear()
             if self.ends:
                 return
             self.count += 1
@@ -69,7 +70,10 @@ class Other:
         before = self.count
         self.go.release()
         call()
-        return self.count - before
+        counted = self.count - before
+        while self.count == before:
+            time.sleep(0.01)  # gives it the GIL
+        return counted
 
 
 @pytest.fixture
@@ -121,7 +125,37 @@ def test_calls_that_cannot_do_io_keep_the_gil(other: Other) -> None:
         }
         for name, call in calls.items():
             assert other.counted_during(lambda: [call() for _ in range(100)]) == 0, name
-            time.sleep(0.01)  # gives it the GIL
+
+
+def test_exists_from_the_index_keeps_the_gil(other: Other, folder: str) -> None:
+    """On a packed root, also for keys that are absent and before anything is stored. Releasing the
+    GIL could cost the switch interval."""
+    config = {"storage_dirs": [folder], "storage_layout": "packed", "capacity": "64MiB"}
+    keys = [f"key-{i}" for i in range(128)]
+    with rig(config) as it:
+        transfer = kvcellar.Transfer("exists", it.pool, keys, stop_at_miss=True)
+
+        def look() -> None:
+            for _ in range(100):
+                it.pool.exists(keys)
+                it.pool.exists(keys, stop_at_miss=True)
+                it.store.run([transfer, transfer])
+
+        assert other.counted_during(look) == 0
+        assert it.pool.set(keys[:8], range(8)).ok_count == 8
+        assert it.pool.exists(keys).ok == [True] * 8 + [False] * 120
+        assert other.counted_during(look) == 0
+
+
+def test_exists_finds_what_another_store_has_made(folder: str) -> None:
+    """What this store has not mapped yet is mapped by the first call that needs it."""
+    config = {"storage_dirs": [folder], "storage_layout": "packed", "capacity": "64MiB"}
+    with rig(config) as one, rig(config) as two:
+        assert two.pool.exists(["a", "b"]).statuses == ["miss", "miss"]
+        assert one.pool.set(["a"], [0])
+        assert two.pool.exists(["a", "b"]).statuses == ["ok", "miss"]
+        assert one.pool.remove(["a"])
+        assert two.pool.exists(["a", "b"]).statuses == ["miss", "miss"]
 
 
 def test_a_list_of_keys_may_change_meanwhile() -> None:

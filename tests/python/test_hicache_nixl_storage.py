@@ -138,9 +138,13 @@ def no_permission(folder: Path) -> Iterator[None]:
 
 
 class Case(unittest.TestCase):
-    """A test with a folder of its own, a clean environment, and backends closed at its end."""
+    """A test with a folder of its own, a clean environment, and backends closed at its end.
+
+    Of kvcellar's own naming there are two storage layouts; HiCacheNixl's has files.
+    """
 
     naming = "kvcellar"
+    layout = "packed"
 
     def setUp(self) -> None:
         clean = {name: value for name, value in os.environ.items()
@@ -156,10 +160,13 @@ class Case(unittest.TestCase):
     def open(self, extra: Mapping[str, Any] | None = None, **fields: Any) -> KvCellarStorage:
         """A backend on self.root with `extra` as its --hicache-storage-backend-extra-config."""
         options: dict[str, Any] = {
-            "naming": self.naming, "l3_cleaner_enabled": False, "identity": "none"}
+            "naming": self.naming, "l3_cleaner_enabled": False, "identity": "none",
+            "capacity": "64MiB"}
         if ENV_DIRS not in os.environ:
             options["storage_dirs"] = [str(self.root)]
         options.update(extra or {})
+        if options["naming"] == "kvcellar":
+            options.setdefault("storage_layout", self.layout)
         backend = KvCellarStorage(storage_config(options, **fields), {})
         self.addCleanup(backend.close)
         return backend
@@ -177,6 +184,28 @@ class Case(unittest.TestCase):
         return sorted(path for path in (root or self.root).rglob("*")
                       if path.is_file() and ".kvcellar" not in path.parts
                       and path.name != "namespace.json")
+
+    def names(self) -> list[str]:
+        """The names of the stored objects, in whichever layout."""
+        with kvcellar.Store({"storage_dirs": [str(self.root)], "naming": self.naming},
+                            read_only=True) as store:
+            return sorted(entry["name"] for entry in store.list())
+
+    def lose(self, key: str) -> None:
+        """The first object of a page goes: its file is removed, or its slot found damaged."""
+        if self.layout == "files" or self.naming == "nixl":
+            [path for path in self.files() if path.name.startswith(key)][0].unlink()
+            return
+        with kvcellar.Store({"storage_dirs": [str(self.root)]}) as store:
+            (entry,) = [entry for entry in store.list() if entry["name"].startswith(key)]
+            path, slot = entry["path"].split("@")
+            slot_bytes = int(Path(path).parent.name.removeprefix("slots-"))
+            with open(self.root / path, "r+b") as file:
+                file.seek(int(slot) * slot_bytes)
+                first = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([first ^ 1]))
+            self.assertEqual(store.verify(remove=True)["corrupt"], 1)
 
 
 class TestTensors(Case):
@@ -290,6 +319,8 @@ class TestTensors(Case):
 
 class TestFiles(Case):
     """File management: names, places, and what happens when the file system says no."""
+
+    layout = "files"
 
     def test_a_key_keeps_its_content(self) -> None:
         """Keys are hashes of the content: what is there in the right size is not written again."""
@@ -556,8 +587,8 @@ class TestRegistration(Case):
             self.assertEqual(backend.batch_get_v1(page_keys(4, 50), indices), [False] * 4)
 
         transfer()
-        (path,) = {path for path in self.files() if path.name.startswith(keys[0])}
-        detail = backend.store.object_stat(str(self.root), str(path.relative_to(self.root)))
+        (entry,) = [entry for entry in backend.store.list() if entry["name"].startswith(keys[0])]
+        detail = backend.store.object_stat(str(self.root), entry["path"])
         self.assertEqual(detail["payload_bytes"], 2 * 12288)
         queues, descriptors = backend.store.stats()["storage_registrations"], open_descriptors()
         for _ in range(20):
@@ -621,8 +652,7 @@ class TestPages(Case):
         backend = self.round_trip(pool)
         keys, indices = page_keys(6), torch.arange(6 * PAGE_TOKENS)
         want = snapshot(pool, indices)
-        (path,) = [path for path in self.files() if path.name.startswith(keys[2])]
-        path.unlink()
+        self.lose(keys[2])
         pool.kv_buffer.zero_()
         self.assertEqual(backend.batch_get_v1(keys, indices),
                          [True, True, False, True, True, True])
@@ -654,13 +684,13 @@ class TestPages(Case):
         indices, keys = torch.arange(3 * PAGE_TOKENS), page_keys(3)
         randomize(pools[1], 1)
         self.assertEqual(backends[1].batch_set_v1(keys, indices), [True] * 3)
-        self.assertEqual(self.files(), [])
+        self.assertEqual(self.names(), [])
         self.assertEqual(backends[1].batch_exists(keys), 0)
         self.assertEqual(backends[1].batch_get_v1(keys, indices), [False] * 3)
 
         randomize(pools[0], 0)
         self.assertEqual(backends[0].batch_set_v1(keys, indices), [True] * 3)
-        self.assertEqual(len(self.files()), 3)
+        self.assertEqual(len(self.names()), 3)
         self.assertEqual(backends[1].batch_exists(keys), 3)
         self.assertEqual(backends[1].batch_get_v1(keys, indices), [True] * 3)
         self.assertTrue(same(snapshot(pools[0], indices), snapshot(pools[1], indices)))
@@ -669,7 +699,7 @@ class TestPages(Case):
         backend = self.open(tp_rank=1, tp_size=2, is_mla_model=True)
         self.assertTrue(backend.set("key", torch.ones(8)))
         self.assertTrue(backend.batch_set(["a", "b"], [torch.ones(8), torch.ones(8)]))
-        self.assertEqual(self.files(), [])
+        self.assertEqual(self.names(), [])
         writer = self.open(tp_rank=0, tp_size=2, is_mla_model=True)
         self.assertTrue(writer.set("key", torch.ones(8)))
         self.assertTrue(backend.exists("key"))
@@ -677,12 +707,16 @@ class TestPages(Case):
     def test_batch_exists_one_object_per_page(self) -> None:
         """In kvcellar's own naming K and V of a page are one object."""
         backend = self.round_trip(mha_pool())
-        files, keys = self.files(), page_keys(6)
-        self.assertEqual(len(files), 6)
-        [path for path in files if path.name.startswith(keys[4])][0].unlink()
+        keys = page_keys(6)
+        self.assertEqual(len(self.names()), 6)
+        self.lose(keys[4])
         self.assertEqual(backend.batch_exists(keys), 4)
         self.assertEqual(backend.batch_exists(keys[5:]), 1)
         self.assertEqual(backend.batch_exists([]), 0)
+
+
+class TestPagesInFiles(TestPages):
+    layout = "files"
 
 
 class TestPagesNixlNaming(TestPages):

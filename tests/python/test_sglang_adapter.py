@@ -4,6 +4,7 @@ host pools, so that nothing here needs torch; test_sglang_adapter_pools.py has t
 
 import ctypes
 import logging
+import mmap
 import os
 import subprocess
 import sys
@@ -29,11 +30,11 @@ from kvcellar.sglang.calls import Calls, Reports, start_logging
 from kvcellar.sglang.handles import Deadline
 
 
-@pytest.fixture
-def options(tmp_path):
-    """extra_config of a store in a folder of this test."""
+@pytest.fixture(params=("packed", "files"))
+def options(request, tmp_path):
+    """extra_config of a store in a folder of this test, in either layout."""
     return {"storage_dirs": [str(tmp_path / "root")], "plugin": {"posix": {"active": True}},
-            "l3_cleaner_enabled": False}
+            "storage_layout": request.param, "capacity": "64MiB"}
 
 
 @pytest.fixture
@@ -43,7 +44,10 @@ def make(options, tmp_path):
     made = []
 
     def build(pool=None, extra=None, **fields):
-        storage = KvCellarStorage(FakeConfig(extra_config=options | (extra or {}), **fields), {})
+        config = options | (extra or {})
+        if config.get("naming") == "nixl":
+            config["storage_layout"] = "files"
+        storage = KvCellarStorage(FakeConfig(extra_config=config, **fields), {})
         made.append(storage)
         if pool is not None:
             storage.register_mem_pool_host(pool)
@@ -849,7 +853,10 @@ def test_r23_a_page_that_cannot_be_read_is_not_paid_for_again(make):
     """It exists, and reading it fails with EIO: after two failures it is a miss without I/O, until
     it is set again."""
     faults = {"plugin": {"fault": {"active": True, "lower": "posix",
-                                   "rules": "read error=EIO name=*/bad.* count=2"}}}
+                                   # By its name as a file; in slots two reads, the first of a call.
+                                   "rules": "read error=EIO name=*/bad.* count=2; "
+                                            "read error=EIO name=*/seg.* nth=1; "
+                                            "read error=EIO name=*/seg.* nth=3"}}}
     pool = FakePool()
     storage = make(pool, extra=faults)
     fill(pool, [0, 1])
@@ -1083,7 +1090,8 @@ def test_r34_other_threads_run_while_pages_move(make):
     """The interpreter's lock is free during I/O. Counted, not timed: a thread that needs the lock
     once per turn makes its turns while each read and write is held up by the fault plugin."""
     slow = {"plugin": {"fault": {"active": True, "lower": "posix", "rules":
-            "read delay_ms=600 name=*.kv.*; write delay_ms=600 name=*.kv.*"}}}
+            "; ".join(f"{operation} delay_ms=600 name={name}"
+                      for operation in ("read", "write") for name in ("*.kv.*", "*/seg.*"))}}}
     pool = FakePool()
     storage = make(pool, extra=slow)
     turns, stop = [0], threading.Event()
@@ -1102,6 +1110,59 @@ def test_r34_other_threads_run_while_pages_move(make):
     finally:
         stop.set()
         worker.join(30)
+
+
+# ---------------------------------------------------------------- registered memory
+
+MAPPINGS = 64
+
+
+class MappedPool(FakePool):
+    """An MLA pool whose memory is one memfd, mapped again and again in a row."""
+
+    MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+
+    def allocate(self, nbytes):
+        """Takes the place of other memory, with which it goes."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
+                              ctypes.c_int, ctypes.c_long]
+        reserved = mmap.mmap(
+            -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | self.MAP_NORESERVE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(reserved))
+        once = nbytes // MAPPINGS
+        fd = os.memfd_create("pool", os.MFD_CLOEXEC)
+        os.ftruncate(fd, once)
+        for number in range(MAPPINGS):
+            at = start + number * once
+            got = libc.mmap(at, once, mmap.PROT_READ | mmap.PROT_WRITE,
+                            mmap.MAP_SHARED | self.MAP_FIXED, fd, 0)
+            assert got == at, os.strerror(ctypes.get_errno())
+        os.close(fd)
+        return reserved
+
+
+def test_mappings_of_one_memfd_are_a_pool(make):
+    """Registering only notes the memory down; pages move while it is pinned and afterwards, and
+    where it cannot be pinned. Detaching in between waits for nothing that does not end."""
+    per_mapping = 32
+    pool = MappedPool(pages=MAPPINGS * per_mapping, token_bytes=2048, parts=1)
+    keys, first = keys_of(8), list(range(8))
+    for _ in range(3):
+        storage = make(pool, extra={"use_direct_io": True}, is_mla_model=True)
+        assert storage.is_zero_copy
+        assert storage.store.stats()["host_registrations"] == 1
+        fill(pool, first)
+        want = [pool.read(page) for page in first]
+        assert storage.batch_set_v1(keys, pool.indices(first)) == [True] * 8
+        # Into the last mapping, behind the pages that were stored.
+        last = [(MAPPINGS - 1) * per_mapping + 16 + page for page in first]
+        assert storage.batch_get_v1(keys, pool.indices(last)) == [True] * 8
+        assert [pool.read(page) for page in last] == want
+        assert [pool.read(16 + page) for page in first] == want  # the same memory
+        storage.close()
+        assert storage.store.closed
 
 
 # ---------------------------------------------------------------- nixl naming

@@ -29,8 +29,8 @@ from kvcellar.sglang import KvCellarStorage, pools
 def make(tmp_path):
     """make(pool, extra={}, **fields of the storage config): a registered storage."""
     (tmp_path / "root").mkdir()
-    options = {"storage_dirs": [str(tmp_path / "root")], "l3_cleaner_enabled": False,
-               "identity": "test"}
+    options = {"storage_dirs": [str(tmp_path / "root")], "storage_layout": "packed",
+               "capacity": "64MiB", "identity": "test"}
     made = []
 
     def build(pool=None, extra=None, **fields):
