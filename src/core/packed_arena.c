@@ -405,6 +405,16 @@ static void drop_removed(struct kvc_packed_arena *arena)
 	}
 }
 
+/* A handle for a record that has none. */
+static void refresh_arena(struct kvc_packed *packed, uint32_t index)
+{
+	if (kvc_packed_record_is_sane(&packed->shm->arenas[index]))
+		(void)arena_add(packed, index);
+	else if (!atomic_exchange(&packed->damaged, true))
+		kvc_log(KVC_LOG_WARNING, "%s/" KVC_PACKED_FOLDER "/root.shm: a record is damaged",
+			packed->root->location);
+}
+
 void kvc_packed_refresh(struct kvc_packed *packed)
 {
 	const uint64_t generation = atomic_load(&packed->shm->generation);
@@ -416,7 +426,7 @@ void kvc_packed_refresh(struct kvc_packed *packed)
 	pthread_mutex_lock(&packed->arena_lock);
 	for (uint32_t i = 0; i < KVC_PACKED_ARENAS; i++)
 		if (atomic_load(&packed->shm->arenas[i].state) == 1 && !has_handle(packed, i))
-			(void)arena_add(packed, i);
+			refresh_arena(packed, i);
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
 		drop_removed(a);
 	atomic_store_explicit(&packed->generation, generation, memory_order_relaxed);

@@ -398,4 +398,7 @@ void kvc_packed_machine_id(uint8_t out[32]);
  */
 int kvc_packed_rebuild(struct kvc_packed *packed);
 
+/* Whether the fields of a record that is in use make sense: it has no CRC. */
+bool kvc_packed_record_is_sane(const struct kvc_packed_record *record);
+
 #endif

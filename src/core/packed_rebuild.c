@@ -188,14 +188,15 @@ static int find_in_namespace(void *context, const char *name)
 	return rc;
 }
 
-static bool is_record_sane(const struct kvc_packed_record *record)
+bool kvc_packed_record_is_sane(const struct kvc_packed_record *record)
 {
 	const char *end = memchr(record->folder, '\0', sizeof(record->folder));
 
 	return atomic_load(&record->state) == 1 && is_slot_size(record->slot_bytes) &&
 	       record->segment_slots != 0 && record->segment_slots <= KVC_PACKED_SLOTS_MAX && end &&
 	       end != record->folder && record->folder[0] != '.' && !strchr(record->folder, '/') &&
-	       atomic_load(&record->segments) < KVC_PACKED_SEGMENTS_MAX;
+	       atomic_load(&record->segments) < KVC_PACKED_SEGMENTS_MAX &&
+	       atomic_load(&record->lanes) <= KVC_PACKED_LANE_MAX + 1;
 }
 
 /* Records have no CRC, and may be older than the segments: where there are folders, these tell what
@@ -207,7 +208,7 @@ static int find_records(struct kvc_packed *packed)
 	for (uint32_t i = 0; i < KVC_PACKED_ARENAS; i++) {
 		struct kvc_packed_record *record = &packed->shm->arenas[i];
 
-		if (from_folders || !is_record_sane(record))
+		if (from_folders || !kvc_packed_record_is_sane(record))
 			memset((void *)record, 0, sizeof(*record));
 	}
 	return from_folders ? kvc_folder_each(packed->root, kvc_folder_is_namespace,
