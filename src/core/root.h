@@ -71,8 +71,8 @@ struct kvc_root {
 	uint32_t queue_count;
 	atomic_uint_fast32_t queue_numbers; /* bits of those that are given out */
 
-	/* The index of a packed root. One whose files were removed is followed by a new one, and stays
-	 * until the root is closed: somebody may look at it. */
+	/* The index of a packed root. One whose files were removed is followed by a new one, and
+	 * stays until the root is closed: somebody may look at it. */
 	_Atomic(struct kvc_packed *) packed;
 	struct kvc_packed **former_packed;
 	size_t former_packed_count;
@@ -98,9 +98,9 @@ bool kvc_root_suspect(struct kvc_root *root);
  * made again. */
 struct kvc_packed *kvc_root_packed(struct kvc_root *root, bool for_write);
 
-/* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, warns when the
- * plugin has something new to note, and writes root.json again when somebody removed it, so that the
- * root keeps its place in the routing. */
+/* For a housekeeping thread, every few seconds: ends the suspicion after a quiet time, warns when
+ * the plugin has something new to note, and writes root.json again when somebody removed it, so
+ * that the root keeps its place in the routing. */
 void kvc_root_look_after(struct kvc_root *root);
 
 /* Under what the own bytes of a namespace are counted. In nixl naming a walk cannot tell namespaces

@@ -300,8 +300,8 @@ static const char *const trouble =
 /* Slots have no names; the first of each kind are those of the opening. */
 static const char *const trouble_in_slots =
 	"read error=EIO p=0.02 after=4; write error=EIO p=0.02 after=4;"
-	"write error=ENOSPC p=0.02 after=4; read corrupt p=0.01 after=4; write corrupt p=0.01 after=4;"
-	"write torn p=0.01 after=4; read short=100 p=0.01 after=4; submit eagain p=0.05;"
+	"write error=ENOSPC p=0.02 after=4; read corrupt p=0.01 after=4;"
+	"write corrupt p=0.01 after=4; write torn p=0.01 after=4; read short=100 p=0.01 after=4; submit eagain p=0.05;"
 	"submit short=1 p=0.05";
 
 static void one_batch(struct fix *fix, struct chance *chance)
@@ -337,8 +337,8 @@ static void clean(struct fix *fix)
 		      fix->results);
 }
 
-/* The housekeeper, and the keeper of a packed root, have a file open for a moment now and then: also
- * when `most` was counted. */
+/* The housekeeper, and the keeper of a packed root, have a file open for a moment now and then:
+ * also when `most` was counted. */
 static void expect_descriptors(size_t most)
 {
 	for (int i = 0; i < 500 && descriptor_count() > most; i++)
