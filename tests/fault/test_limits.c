@@ -301,8 +301,8 @@ static const char *const trouble =
 static const char *const trouble_in_slots =
 	"read error=EIO p=0.02 after=4; write error=EIO p=0.02 after=4;"
 	"write error=ENOSPC p=0.02 after=4; read corrupt p=0.01 after=4;"
-	"write corrupt p=0.01 after=4; write torn p=0.01 after=4; read short=100 p=0.01 after=4; submit eagain p=0.05;"
-	"submit short=1 p=0.05";
+	"write corrupt p=0.01 after=4; write torn p=0.01 after=4;"
+	"read short=100 p=0.01 after=4; submit eagain p=0.05; submit short=1 p=0.05";
 
 static void one_batch(struct fix *fix, struct chance *chance)
 {
