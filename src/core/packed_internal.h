@@ -128,6 +128,22 @@ static inline void kvc_packed_step(const struct kvc_packed *packed, const char *
 		packed->step(packed->step_context, step);
 }
 
+#ifdef __has_feature
+#define KVC_HAS_FEATURE(name) __has_feature(name)
+#else
+#define KVC_HAS_FEATURE(name) 0
+#endif
+
+/* ThreadSanitizer knows no fences, and misses none: all that they order are atomics. */
+static inline void kvc_packed_fence(memory_order order)
+{
+#if defined(__SANITIZE_THREAD__) || KVC_HAS_FEATURE(thread_sanitizer)
+	(void)order;
+#else
+	atomic_thread_fence(order);
+#endif
+}
+
 /* ---------------------------------------------------------------- packed_slot.c */
 
 /* Offsets of hdr.<n> and its size. */

@@ -202,7 +202,7 @@ static void settle_live(const struct look *look, struct kvc_packed_segment *segm
 	};
 	const uint64_t ref = kvc_packed_ref(segment->number, slot);
 
-	atomic_thread_fence(memory_order_acquire);
+	kvc_packed_fence(memory_order_acquire);
 	if (atomic_load_explicit(&header->state, memory_order_relaxed) != state)
 		return; /* it ended: somebody had found it */
 	kvc_packed_step(look->packed, "packed.recover.live");

@@ -89,7 +89,7 @@ static bool slot_is(struct kvc_packed_segment *segment, uint32_t number,
 	len = atomic_load_explicit(&slot->len_crc, memory_order_relaxed);
 	checksum = atomic_load_explicit(&slot->checksum, memory_order_relaxed);
 	more = atomic_load_explicit(&slot->created_depth, memory_order_relaxed);
-	atomic_thread_fence(memory_order_acquire);
+	kvc_packed_fence(memory_order_acquire);
 	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state || g != key->g ||
 	    v != key->v || kvc_packed_len(len) != key->bytes)
 		return false;
@@ -255,7 +255,7 @@ int kvc_packed_exists_seen(struct kvc_packed_arena *arena, const struct kvc_pack
 bool kvc_packed_is_same(const struct kvc_packed_place *place)
 {
 	/* The bytes were read before this. */
-	atomic_thread_fence(memory_order_seq_cst);
+	kvc_packed_fence(memory_order_seq_cst);
 	return atomic_load(&place->segment->headers[kvc_packed_ref_slot(place->ref)].state) ==
 	       place->state;
 }
@@ -510,7 +510,7 @@ static bool go_live(struct kvc_packed_arena *arena, struct kvc_packed_place *pla
 	uint64_t state = place->state;
 
 	/* Who sees one of these fields sees that the state is another. */
-	atomic_thread_fence(memory_order_release);
+	kvc_packed_fence(memory_order_release);
 	atomic_store_explicit(&slot->g, key->g, memory_order_relaxed);
 	atomic_store_explicit(&slot->v, key->v, memory_order_relaxed);
 	atomic_store_explicit(&slot->checksum, meta->checksum, memory_order_relaxed);

@@ -142,7 +142,7 @@ static enum entry_kind look_at(struct kvc_packed_arena *arena, uint64_t entry, u
 		return ENTRY_STALE;
 	slot_g = atomic_load_explicit(&slot->g, memory_order_relaxed);
 	slot_v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	atomic_thread_fence(memory_order_acquire);
+	kvc_packed_fence(memory_order_acquire);
 	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != out->state ||
 	    kvc_packed_tag(slot_g, slot_v) != (entry & KVC_PACKED_TAG))
 		return ENTRY_STALE;

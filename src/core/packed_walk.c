@@ -113,7 +113,7 @@ static bool look_at(struct kvc_packed_segment *segment, uint32_t number,
 		.stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed),
 		.checksum_kind = kvc_packed_flags(more) & KVC_PACKED_CHECKSUM,
 	};
-	atomic_thread_fence(memory_order_acquire);
+	kvc_packed_fence(memory_order_acquire);
 	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state)
 		return false;
 	out->created_ns = (int64_t)(more & UINT32_MAX) * 1000000000;
