@@ -199,7 +199,7 @@ static int make_rule(const struct copy *copy, const struct kvc_name_parts *parts
 
 	if (strlen(copy->folder) >= sizeof(identity.id))
 		return -ENOTSUP;
-	(void)snprintf(identity.id, sizeof(identity.id), "%s", copy->folder);
+	memcpy(identity.id, copy->folder, strlen(copy->folder) + 1);
 	return kvc_name_rule_init(out, &params);
 }
 
