@@ -50,7 +50,8 @@ static const struct kvcpy_spec remove_spec = { "remove", remove_names, 2, 1, 1 }
 
 static const char pool_exists_doc[] =
 	"exists($self, /, keys, *, stop_at_miss=False, timeout_ms=0)\n--\n\n"
-	"Which pages are stored. stop_at_miss: pages after the first miss are skipped.";
+	"Which pages are stored. stop_at_miss: pages after the first miss are skipped.\n\n"
+	"The GIL is released while it works, but not where the index of one packed root tells.";
 static PyObject *pool_exists(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			     PyObject *kwnames)
 {
