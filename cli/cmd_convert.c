@@ -155,17 +155,18 @@ static const struct argp convert_argp = {
 	.parser = parse_convert,
 	.args_doc = "[NAMESPACE]",
 	.doc = "Stores the objects of the configured store, of one namespace or of all, in another "
-	       "one: in another storage layout, under another naming, in other directories. Each is "
-	       "checked, stored, read back and compared; nothing is evicted for it."
+	       "one: in another storage layout, under another naming, in other directories. Each "
+	       "is checked, stored, read back and compared; nothing is evicted for it."
 	       "\v"
 	       "The source and the target are different directories: a root keeps its layout and "
 	       "naming. What cannot be converted stays where it is, and is told. After an "
 	       "interruption the same command goes on; --cursor spares it to compare what is done "
 	       "already.\n\n"
-	       "Exit codes: 0 all done; 4 something is corrupt in the source; 5 the target is full; "
-	       "1 something cannot be converted; else the code of the failure.\n\n"
+	       "Exit codes: 0 all done; 4 something is corrupt in the source; 5 the target is "
+	       "full; 1 something cannot be converted; else the code of the failure.\n\n"
 	       "Examples:\n"
-	       "  kvcellar convert -D /fast/files --to-dir /fast/packed --layout packed --cursor c\n"
+	       "  kvcellar convert -D /fast/files --to-dir /fast/packed --layout packed \\\n"
+	       "      --cursor done\n"
 	       "  kvcellar convert -c old.toml --to-config new.toml --move\n"
 	       "  kvcellar convert -D /hicache -s naming=nixl --to-dir /new --naming kvcellar \\\n"
 	       "      --model llama --part-bytes 64K,64K",

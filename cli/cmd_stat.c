@@ -57,7 +57,8 @@ static const struct argp stat_argp = {
 	.options = stat_options,
 	.parser = parse_stat,
 	.args_doc = "KEY|PATH",
-	.doc = "Shows what an object's trailer says, or the index of a packed root. A name that begins with a slash, or with a "
+	.doc = "Shows what an object's trailer says, or the index of a packed root. A name that "
+	       "begins with a slash, or with a "
 	       "root's folder as ls --long prints it, is the path of an object's file in one of "
 	       "the roots; everything else is a key."
 	       "\v"

@@ -70,9 +70,9 @@ enum convert_result {
 /* ---------------------------------------------------------------- convert_cursor.c */
 
 /*
- * What is done, in a file that an interrupted run finds again: a line that says between which roots,
- * and 16 bytes for each object. The end of a run that was killed is cut off; its last objects are
- * looked at again, which does no harm.
+ * What is done, in a file that an interrupted run finds again: a line that says between which
+ * roots, and 16 bytes for each object. The end of a run that was killed is cut off; its last
+ * objects are looked at again, which does no harm.
  */
 int cli_cursor_open(struct kvc_cli *cli, const char *path, const char *identity,
 		    struct cursor **out);

@@ -692,9 +692,9 @@ KVC_API int kvc_object_remove(struct kvc_namespace *ns, const char *pool_name, s
  * struct kvc_object_info - one stored object. Texts are valid during the call.
  * @ns_id          namespace; "" in nixl naming
  * @name           object name; "?g-..." for one in a slot whose name is not known
- * @root_path      root; @path  where it lies in it: of a file, or "<namespace>/slots-<bytes>/
- *                 seg.<n>@<slot>" in a packed root; kvc_pool_where() has "<namespace>/slots-<bytes>"
- *                 there as long as no slot has it
+ * @root_path      root; @path  where it lies in it: of a file, or in a packed root
+ *                 "<namespace>/slots-<bytes>/seg.<n>@<slot>"; kvc_pool_where() has only
+ *                 "<namespace>/slots-<bytes>" there as long as no slot has it
  * @stored_bytes   of a file, or of the slot
  * @key            the page's key as far as the name tells it, else {NULL, 0}
  * @pool_name      likewise, else NULL
@@ -786,10 +786,10 @@ enum kvc_copy_flag {
 };
 
 /*
- * kvc_object_copy - stores an object of one store in another one of the same naming: between storage
- * layouts, directories, plugins. It keeps name, parts and bytes, and pools find it there. It is
- * checked when it is read, and read back and compared once it is stored; nothing is evicted for it.
- * The page before it is not known any more after a change of the layout.
+ * kvc_object_copy - stores an object of one store in another one of the same naming: between
+ * storage layouts, directories, plugins. It keeps name, parts and bytes, and pools find it there.
+ * It is checked when it is read, and read back and compared once it is stored; nothing is evicted
+ * for it. The page before it is not known any more after a change of the layout.
  * @root_path, @path   in `from`, as kvc_object_info has them
  * @flags   enum kvc_copy_flag. @timeout_ms of each transfer; 0 = the configuration's
  * Returns 0; 1 when the same bytes were there already. On an error the object in `from` stays as it

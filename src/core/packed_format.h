@@ -30,7 +30,7 @@
 #define KVC_PACKED_SEGMENTS_MAX (1u << 20) /* numbers that an arena may use up */
 #define KVC_PACKED_BUCKET	8u	   /* entries */
 #define KVC_PACKED_NAME_BYTES	176u
-#define KVC_PACKED_NO_TABLE	(1u << 31) /* in an epoch: its table was removed, no other followed */
+#define KVC_PACKED_NO_TABLE	(1u << 31) /* of an epoch: its table was removed */
 #define KVC_PACKED_RUNS		6u
 
 /* Bytes of root.lock. */

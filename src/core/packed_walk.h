@@ -50,7 +50,7 @@ typedef int (*kvc_packed_item_fn)(void *context, const struct kvc_packed_item *i
 int kvc_packed_walk(struct kvc_packed *packed, const char *folder, kvc_packed_item_fn fn,
 		    void *context);
 
-/* Whether a path is, or would be, of something in an arena's folder: no object of the files layout. */
+/* Whether a path is, or would be, of something in an arena's folder, and so of no file's object. */
 bool kvc_packed_is_path(const char *path);
 
 /* The object at a path; -ENOENT. Between kvc_packed_enter() and kvc_packed_leave(). */
