@@ -162,8 +162,8 @@ static void beat(struct kvc_packed *packed)
 		atomic_store(&packed->shm->heartbeat_s, now);
 }
 
-/* Once for the deaths since the last time, of all of them: a bit may have been taken, or a counter not
- * yet changed, by one whose intent does not tell. */
+/* Once for the deaths since the last time, of all of them: a bit may have been taken, or a
+ * counter not yet changed, by one whose intent does not tell. */
 static void sweep_after_deaths(struct kvc_packed *packed)
 {
 	const uint64_t deaths = atomic_load(&packed->shm->deaths);
@@ -242,8 +242,8 @@ static int begin_alone(struct kvc_packed *packed)
 	return 0;
 }
 
-/* As one of the users. -EAGAIN: what they have has to be made again by somebody who is alone: they are
- * readers, or one who was alone did not come to an end with it. */
+/* As one of the users. -EAGAIN: what they have has to be made again by somebody who is alone:
+ * they are readers, or one who was alone did not come to an end with it. */
 static int begin_shared(struct kvc_packed *packed, uint64_t deadline_ns)
 {
 	int rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false, deadline_ns);

@@ -16,10 +16,10 @@
 
 /* ---------------------------------------------------------------- folders */
 
-/* Where the files of a root's index lie: below a folder, or, for roots that have none, in memory of
- * this process (one set of files per uuid, which stays until the process ends). A forked child has
- * none of the files in memory: the data that they tell of is a copy in the child, they would not be.
- * Functions are thread-safe. */
+/* Where the files of a root's index lie: below a folder, or, for roots that have none, in memory
+ * of this process (one set of files per uuid, which stays until the process ends). A forked
+ * child has none of the files in memory: the data that they tell of is a copy in the child, they
+ * would not be. Functions are thread-safe. */
 struct kvc_packed_dir;
 
 struct kvc_packed_dir_params {
@@ -97,15 +97,15 @@ int kvc_packed_map_open(struct kvc_packed_dir *dir, const char *name,
 void kvc_packed_map_close_fd(struct kvc_packed_map *map);
 void kvc_packed_map_close(struct kvc_packed_map *map);
 
-/* Whether the mapped file has no name any more (needs fd). One fstat(), so it also sets *broken when
- * the file is shorter than the mapping. */
+/* Whether the mapped file has no name any more (needs fd). One fstat(), so it also sets *broken
+ * when the file is shorter than the mapping. */
 bool kvc_packed_map_removed(const struct kvc_packed_map *map);
 
 /* ---------------------------------------------------------------- locks */
 
-/* Locks on single bytes of a file (below 256), held by this opening of it: OFD locks, which end with
- * the process. In a forked child the file is closed, which takes nothing from the parent; the locks
- * cannot be used there (-ESTALE), but closed. Thread-safe. */
+/* Locks on single bytes of a file (below 256), held by this opening of it: OFD locks, which end
+ * with the process. In a forked child the file is closed, which takes nothing from the parent;
+ * the locks cannot be used there (-ESTALE), but closed. Thread-safe. */
 struct kvc_packed_lock;
 
 int kvc_packed_lock_open(struct kvc_packed_dir *dir, const char *name, bool read_only,

@@ -90,7 +90,8 @@ _Static_assert(offsetof(struct kvc_packed_shm, clock) == 256, "stored form");
 _Static_assert(offsetof(struct kvc_packed_shm, processes) == 4096, "stored form");
 _Static_assert(offsetof(struct kvc_packed_shm, arenas) == 12288, "stored form");
 
-/* 0: none; else arena (16) | reference (40), + 1 so that it is never 0 (see kvc_packed_intent()). */
+/* 0: none; else arena (16) | reference (40), + 1 so that it is never 0 (see
+ * kvc_packed_intent()). */
 struct kvc_packed_intents {
 	struct kvc_mapfile_header header;
 	uint8_t uuid[16];

@@ -188,7 +188,8 @@ uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
 /* The bitmap and the counts of the arena by the states. Returns the free slots that were found. */
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);
 
-/* Free slots that eviction keeps: 1% of the arena's, at least 64 where that is no more than 1/16. */
+/* Free slots that eviction keeps: 1% of the arena's, at least 64 where that is no more than
+ * 1/16. */
 uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena);
 
 uint64_t kvc_packed_random(struct kvc_packed *packed);
@@ -239,8 +240,8 @@ static inline struct kvc_packed_buckets kvc_packed_buckets(const struct kvc_pack
 	} };
 }
 
-/* Upper 24 bits of an entry: 8 of g, by which a group is found without a look at each header, and 16
- * of v. */
+/* Upper 24 bits of an entry: 8 of g, by which a group is found without a look at each header,
+ * and 16 of v. */
 #define KVC_PACKED_TAG_GROUP (UINT64_C(0xff) << 56)
 #define KVC_PACKED_TAG	     (UINT64_MAX << KVC_PACKED_REF_BITS)
 
@@ -329,6 +330,16 @@ int kvc_packed_segment_add(struct kvc_packed_arena *arena);
 /* Evicts a segment's slots and removes its files. -EBUSY: some slots are being written: again later
  * (it is marked, and used no more). */
 int kvc_packed_segment_retire(struct kvc_packed_segment *segment);
+
+/* With the arena's lock: where the segment of a number stands. NULL: no memory. */
+_Atomic(struct kvc_packed_segment *) *kvc_packed_segment_cell(struct kvc_packed_arena *arena,
+							      uint32_t number);
+
+/* Whether files of so many bytes may be added. */
+bool kvc_packed_may_add(struct kvc_packed *packed, uint64_t bytes);
+
+/* Unmaps one whose data is closed. */
+void kvc_packed_segment_free(struct kvc_packed_segment *segment);
 
 /* This process forgets a segment whose files are gone. */
 void kvc_packed_segment_drop(struct kvc_packed_segment *segment);

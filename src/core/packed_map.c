@@ -169,8 +169,8 @@ IN_HANDLER static void on_sigbus(int signal_number, siginfo_t *info, void *conte
 		previous.sa_handler(signal_number);
 }
 
-/* The lock is held. Once: a handler that was put in front of this one later, and that calls it, must
- * not become the one that this one calls. */
+/* The lock is held. Once: a handler that was put in front of this one later, and that calls it,
+ * must not become the one that this one calls. */
 static int install_handler(void)
 {
 	struct sigaction action = { .sa_sigaction = on_sigbus };
@@ -334,7 +334,10 @@ static int map_file(int fd, uint64_t bytes, unsigned flags, bool memory_file, at
 		return rc;
 	}
 	guard->memory = memory_file;
-	*out = (struct kvc_packed_map){ .memory = memory, .bytes = bytes, .fd = fd, .guard = guard };
+	out->memory = memory;
+	out->bytes = bytes;
+	out->fd = fd;
+	out->guard = guard;
 	return 0;
 }
 

@@ -474,7 +474,8 @@ static void store_counts(const struct job *job)
 	atomic_store(&record->free_slots, job->slots - job->live);
 }
 
-/* No room for a table: a segment makes some, or a full disk would keep all of them from being used. */
+/* No room for a table: a segment makes some, or a full disk would keep all of them from being
+ * used. */
 static void give_up_segment(struct job *job)
 {
 	const uint32_t number = job->numbers.list[--job->numbers.count];

@@ -3,9 +3,9 @@
  * The life of a slot: claimed, written, published, found, ended. docs/packed.md has the protocol;
  * the numbers in the comments are those of its steps.
  *
- * Fields of a header change only while its slot is WRITING, by the one thread that claimed it; every
- * end gives the slot a new generation. So whoever copies the fields, and finds the same LIVE state
- * before and after, has the fields of that state.
+ * Fields of a header change only while its slot is WRITING, by the one thread that claimed it;
+ * every end gives the slot a new generation. So whoever copies the fields, and finds the same LIVE
+ * state before and after, has the fields of that state.
  */
 #include "core/packed_internal.h"
 
@@ -108,7 +108,8 @@ static bool slot_is(struct kvc_packed_segment *segment, uint32_t number,
 	return true;
 }
 
-/* Of an entry; NULL: no such slot. With unseen nothing is mapped for it: it becomes true instead. */
+/* Of an entry; NULL: no such slot. With unseen nothing is mapped for it: it becomes true
+ * instead. */
 static struct kvc_packed_segment *segment_of(struct kvc_packed_arena *arena, uint64_t entry,
 					     bool *unseen)
 {

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRIES		 (2 * KVC_PACKED_BUCKET)
-#define FEW_EMPTY	 2u
-#define MAKE_AHEAD	 32u
+#define ENTRIES	   (2 * KVC_PACKED_BUCKET)
+#define FEW_EMPTY  2u
+#define MAKE_AHEAD 32u
 
 static const struct kvc_mapfile_kind table_kind = {
 	.magic = { 'K', 'V', 'C', 'P', 'K', 'T', '\r', '\n' },
@@ -149,7 +149,8 @@ static enum entry_kind look_at(struct kvc_packed_arena *arena, uint64_t entry, u
 	return slot_g == g && slot_v == v ? ENTRY_SAME : ENTRY_OTHER;
 }
 
-/* Into the first bucket, when it gets full into the emptier of the two, or over a stale entry. False: both are full. */
+/* Into the first bucket, when it gets full into the emptier of the two, or over a stale entry.
+ * False: both are full. */
 static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
 		  uint64_t entry)
 {
@@ -160,7 +161,8 @@ static bool place(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 	for (unsigned i = 0; i < ENTRIES; i++)
 		empty[i / KVC_PACKED_BUCKET] +=
 			atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == 0;
-	/* Most lie in the first then, and are found there; two choices only where it is getting full. */
+	/* Most lie in the first then, and are found there; two choices only where it is getting
+	 * full. */
 	first = empty[0] <= FEW_EMPTY && empty[1] > empty[0] ? KVC_PACKED_BUCKET : 0;
 	for (unsigned n = 0; n < ENTRIES; n++) {
 		_Atomic uint64_t *at = entry_at(buckets, (first + n) % ENTRIES);
@@ -322,9 +324,9 @@ static void maker_flush(struct maker *maker)
 
 		if (maker->look && is_in(buckets, entry))
 			continue;
-		/* Its publisher died before it settled which of two of a name stays, or settled it in
-		 * the table before. As there the entry comes first: of two that are looked for at the
-		 * same time one sees the other. */
+		/* Its publisher died before it settled which of two of a name stays, or settled
+		 * it in the table before. As there the entry comes first: of two that are looked
+		 * for at the same time one sees the other. */
 		if (!place(maker->arena, buckets, entry) ||
 		    settle(maker->arena, buckets, &maker->ahead[i].key, entry & KVC_PACKED_REF_MASK,
 			   0) != 0)

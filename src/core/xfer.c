@@ -82,8 +82,8 @@ static void warn_result(struct kvc_root *root, const struct kvc_request *request
 	}
 }
 
-/* A slot that was given to another object while it was read: that it cannot be loaded is no property
- * of the object. */
+/* A slot that was given to another object while it was read: that it cannot be loaded is no
+ * property of the object. */
 static bool is_recycled(const struct kvc_request *request, struct kvc_result result)
 {
 	return request->packed && result.cause == KVC_CAUSE_RECYCLED;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers of packed roots: the steps of a set and a get in a slot. The numbers in the comments are
- * those of docs/packed.md. */
+/* Transfers of packed roots: the steps of a set and a get in a slot. The numbers in the comments
+ * are those of docs/packed.md. */
 #include "core/xfer_session.h"
 
 #include "core/checksum.h"

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Space between arenas, and what the keeper does in each of them ahead of need. */
+#include "core/packed_internal.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/store.h"
+#include "core/usage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RETIRED_MARKED	KVC_PACKED_RETIRED_MARKED
+#define RETIRED_REMOVED KVC_PACKED_RETIRED_REMOVED
+#define BUSY_MAX	4 /* busy segments that one look for room may meet */
+#define AGE_SAMPLES	32u
+
+/* ---------------------------------------------------------------- between arenas */
+
+/* The latest and the earliest use among some slots of a segment; 0 slots live: as cold as can
+ * be. */
+static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, uint64_t *earliest)
+{
+	*latest = 0;
+	*earliest = UINT64_MAX;
+	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
+		const uint32_t s =
+			(uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
+		uint64_t stamp;
+
+		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
+			continue;
+		stamp = atomic_load_explicit(&segment->stamps[s], memory_order_relaxed) >> 1;
+		*latest = stamp > *latest ? stamp : *latest;
+		*earliest = stamp < *earliest ? stamp : *earliest;
+	}
+}
+
+/* The segment of an arena that was used least lately; NULL: it has none. */
+static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t *out_latest)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	const uint64_t now_ns = kvc_now_ns();
+	struct kvc_packed_segment *coldest = NULL;
+
+	*out_latest = UINT64_MAX;
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+		uint64_t latest, earliest;
+
+		if (!segment || atomic_load(&segment->hdr->retired) == RETIRED_REMOVED ||
+		    atomic_load_explicit(&segment->busy_until_ns, memory_order_relaxed) > now_ns)
+			continue;
+		segment_age(segment, &latest, &earliest);
+		if (atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
+			latest = 0; /* was begun: to be finished first */
+		if (latest < *out_latest) {
+			*out_latest = latest;
+			coldest = segment;
+		}
+	}
+	return coldest;
+}
+
+/* The coldest segment of all arenas but one (NULL: of all), if it was used before `limit`. */
+static struct kvc_packed_segment *coldest_but(struct kvc_packed *packed,
+					      const struct kvc_packed_arena *but, uint64_t limit)
+{
+	struct kvc_packed_segment *coldest = NULL;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		struct kvc_packed_segment *segment;
+		uint64_t latest;
+
+		if (a == but)
+			continue;
+		segment = coldest_of(a, &latest);
+		if (segment && latest < limit) {
+			limit = latest;
+			coldest = segment;
+		}
+	}
+	return coldest;
+}
+
+int kvc_packed_retire_coldest(struct kvc_packed *packed)
+{
+	struct kvc_packed_segment *segment = coldest_but(packed, NULL, UINT64_MAX);
+
+	return segment ? kvc_packed_segment_retire(segment) : -ENOENT;
+}
+
+bool kvc_packed_arena_broken(struct kvc_packed_arena *arena)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+
+	if (table && atomic_load(&table->broken))
+		return true;
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		if (segment && atomic_load(&segment->broken))
+			return true;
+	}
+	return false;
+}
+
+/* Whether one of this arena could have its place if all others were gone. */
+static bool could_fit(struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed *packed = arena->packed;
+	const struct kvc_root *root = packed->root;
+	const uint64_t bytes = kvc_packed_segment_file_bytes(arena);
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t files_bytes = 0;
+
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	if (files_bytes + bytes > packed->capacity_bytes)
+		return false;
+	if (packed->floor_bytes == 0 ||
+	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0)
+		return true;
+	return usage.free_bytes + kvc_packed_hint(&packed->shm->segment_bytes) >=
+	       packed->floor_bytes + bytes;
+}
+
+int kvc_packed_steal(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed *packed = arena->packed;
+	int busy = 0;
+
+	if (!could_fit(arena))
+		return -ENOSPC;
+
+	/* Until there is room: segments of other arenas may be smaller. */
+	for (int attempt = 0; attempt < 64; attempt++) {
+		struct kvc_packed_segment *segment;
+		/* What else is in the way is not mended by it: descriptors, say. */
+		int rc = kvc_packed_segment_add(arena);
+
+		if (rc != -ENOSPC)
+			return rc;
+		kvc_packed_refresh(packed);
+		segment = coldest_but(packed, arena, UINT64_MAX);
+		if (!segment)
+			return -ENOSPC;
+		rc = kvc_packed_segment_retire(segment);
+		if (rc == -EBUSY && ++busy < BUSY_MAX)
+			continue; /* another one, then */
+		if (rc)
+			return rc == -EBUSY ? -ENOSPC : rc;
+	}
+	return -ENOSPC;
+}
+
+/* ---------------------------------------------------------------- keeping */
+
+/* A segment of an arena that is colder than everything that this one, which has to evict, holds. */
+static bool take_colder(struct kvc_packed_arena *arena)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	uint64_t oldest = UINT64_MAX;
+	struct kvc_packed_segment *segment;
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		uint64_t latest, earliest;
+
+		segment = kvc_packed_segment(arena, n);
+		if (!segment)
+			continue;
+		segment_age(segment, &latest, &earliest);
+		oldest = earliest < oldest ? earliest : oldest;
+	}
+	if (oldest == UINT64_MAX)
+		return false;
+	segment = coldest_but(arena->packed, arena, oldest);
+	return segment && kvc_packed_segment_retire(segment) == 0 &&
+	       kvc_packed_segment_add(arena) == 0;
+}
+
+void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed_record *record = arena->record;
+	const uint64_t reserve = kvc_packed_reserve(arena);
+	const uint64_t ahead = record->segment_slots / 8 > reserve ? record->segment_slots / 8 :
+								     reserve;
+	uint64_t free_slots = kvc_packed_hint(&record->free_slots);
+	int rc;
+
+	if (atomic_load(&record->present) == 0 || free_slots >= ahead)
+		return;
+	rc = kvc_packed_segment_add(arena);
+	if (rc == 0 || free_slots >= reserve)
+		return;
+	if (rc == -ENOSPC && could_fit(arena) && take_colder(arena))
+		return;
+	while (free_slots < reserve) {
+		if (kvc_packed_evict(arena, (uint32_t)(reserve - free_slots)) == 0)
+			break;
+		free_slots = kvc_packed_hint(&record->free_slots);
+	}
+}
