@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The index of a packed root on a disk that anybody may have written to: the golden root with some
- * bytes changed is opened and used. Whatever the index says, no wrong byte comes with OK, nothing is
- * read outside of what is mapped, and what was made again is right in itself.
+ * bytes changed is opened and used. Whatever the index says, no wrong byte comes with OK, nothing
+ * is read outside of what is mapped, and what was made again is right in itself.
  *
  * Input: a byte of enum how, then changes until its end: region, offset in it (2 bytes), number of
  * bytes, the bytes. A region of 128 + i is file i as a whole: it is cut (or made longer) to
@@ -218,8 +218,8 @@ static void make_name_crcs(const struct file *file)
 	}
 }
 
-/* Each number that was given out is looked for, which takes its time: not a million of them. What is
- * more than there can be stays. */
+/* Each number that was given out is looked for, which takes its time: not a million of them. What
+ * is more than there can be stays. */
 static void limit_segments(void)
 {
 	for (uint32_t i = 0; i < 3; i++) {
