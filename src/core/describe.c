@@ -249,7 +249,7 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 		       settings->exists_timeout_ms);
 	fact(text, json, &first, "timeouts", line);
 	fact(text, json, &first, "cleaner",
-	     settings->l3_cleaner_enabled ? "enabled, but not built: nothing is removed" : "off");
+	     settings->l3_cleaner_enabled ? "enabled; not built for the files layout" : "off");
 	fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
 }
 

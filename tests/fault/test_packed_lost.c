@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a packed root that are cut or emptied under a running store, and a disk that is full when
- * one of them is to be made: nothing ends the process, no wrong bytes are read, and afterwards the
- * root works as before.
+ * Files of a packed root that are cut or emptied under a running store, and a disk that is full
+ * when one of them is to be made: nothing ends the process, no wrong bytes are read, and afterwards
+ * the root works as before.
  */
 #include "packed.h"
 

@@ -70,8 +70,8 @@ static uint32_t entries_left(struct kvc_packed *packed, uint32_t *out_waiting)
 	return left;
 }
 
-/* Each live slot is what the table finds for its key: none is lost, none is there twice. former: but
- * one, whose place was taken by another when the process died that meant to end it. */
+/* Each live slot is what the table finds for its key: none is lost, none is there twice. former:
+ * but one, whose place was taken by another when the process died that meant to end it. */
 static uint64_t check_live(struct kvc_packed_arena *arena, unsigned former)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);

@@ -574,7 +574,8 @@ static void test_a_live_slow_writer_is_left_alone(void **state)
 	fix_close(&fix);
 }
 
-/* ---------------------------------------------------------------- killed beside the living, packed */
+/* ---------------------------------------------------------------- killed beside the living,
+ * packed */
 
 /* Until the slots of the dead are free again: their quarantine is over at once here. */
 static void expect_no_slot_lost(struct fix *fix)

@@ -471,7 +471,8 @@ static int exists_child(const char *root)
 	return 0;
 }
 
-/* System calls of the asking thread between the marks, but for the looks whether the root is there. */
+/* System calls of the asking thread between the marks, but for the looks whether the root is
+ * there. */
 static size_t other_calls(const char *trace, size_t *looks)
 {
 	unsigned char *text;

@@ -199,8 +199,8 @@ static void ballast(const char *root, size_t bytes)
 	free(data);
 }
 
-/* The disk has no room for a segment: FULL. Once it has, sets work; and when others fill it, sets go
- * on in the slots that are there. */
+/* The disk has no room for a segment: FULL. Once it has, sets work; and when others fill it,
+ * sets go on in the slots that are there. */
 static void run_full_disk(const char *engine)
 {
 	struct setup setup = {
@@ -272,8 +272,8 @@ static void test_what_a_new_root_becomes(void **state)
 
 #define MIB (UINT64_C(1) << 20)
 
-/* R36: a tenth of what is written fits. At no time is there more than that on the disk; what is read
- * all the time and what is newest stay, the oldest that nobody reads goes. */
+/* R36: a tenth of what is written fits. At no time is there more than that on the disk; what is
+ * read all the time and what is newest stay, the oldest that nobody reads goes. */
 static void test_ten_times_the_capacity(void **state)
 {
 	const size_t count = support_sanitized() ? 4000 : 16000;

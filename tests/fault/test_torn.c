@@ -321,7 +321,8 @@ static void test_refused_buffers_are_bounced(void **state)
 	run_bounce("write error=EFAULT nth=1 name=*torn*.kv.*", NULL);
 	run_bounce("read error=EINVAL nth=1 name=*torn*.kv.*", NULL);
 	run_bounce("read error=EFAULT nth=1 name=*torn*.kv.*", NULL);
-	/* Slots have no names: after root.json and namespace.json, or after the look for root.json. */
+	/* Slots have no names: after root.json and namespace.json, or after the look for
+	 * root.json. */
 	run_bounce("write error=EINVAL nth=3", "packed");
 	run_bounce("write error=EFAULT nth=3", "packed");
 	run_bounce("read error=EINVAL nth=2", "packed");
@@ -385,8 +386,8 @@ static void test_half_and_unreadable_pages(void **state)
 	run_half_and_unreadable(EACCES, "EACCES", KVC_DENIED);
 }
 
-/* The same in slots: a page that was changed on the disk, one that the disk does not give. The first
- * read of an opening is that of root.json. */
+/* The same in slots: a page that was changed on the disk, one that the disk does not give. The
+ * first read of an opening is that of root.json. */
 static void run_wrong_and_unreadable(int error, const char *name, int status)
 {
 	struct fix fix = { .setup = { .plugin = "posix", .layout = "packed" } };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mapped files on a full or read-only file system: an error, nothing is left over, and what is mapped
- * already can be written. Mounts a small tmpfs, so it needs root; skipped otherwise. */
+/* Mapped files on a full or read-only file system: an error, nothing is left over, and what is
+ * mapped already can be written. Mounts a small tmpfs, so it needs root; skipped otherwise. */
 #include "packed_file_helper.h"
 
 #include "core/packed_dir.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core/packed_file.h: a mapped file that somebody cuts, and which handler gets what else. cmocka sets
- * handlers of its own before each test and takes the library's away after it, so each test is this
- * program again, with the test's name.
+ * core/packed_file.h: a mapped file that somebody cuts, and which handler gets what else. cmocka
+ * sets handlers of its own before each test and takes the library's away after it, so each test is
+ * this program again, with the test's name.
  */
 #include "packed_file_helper.h"
 
@@ -233,8 +233,8 @@ static void maps_come_and_go(void)
 	kvc_packed_dir_close(dir);
 }
 
-/* All fault in the same page at once: nothing that one of them wrote there is lost. They wait for each
- * other by spinning, so that they come out of it within a few instructions. */
+/* All fault in the same page at once: nothing that one of them wrote there is lost. They wait
+ * for each other by spinning, so that they come out of it within a few instructions. */
 static void *fault_together(void *argument)
 {
 	struct worker *const worker = argument;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is particular to pages in slots: eviction instead of FULL, what a set leaves when it fails. */
+/* What is particular to pages in slots: eviction instead of FULL, what a set leaves when it
+ * fails. */
 #include "suite.h"
 
 #include "support/packed.h"

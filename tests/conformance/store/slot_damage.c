@@ -240,8 +240,8 @@ static bool is_whole_or_gone(const char *path)
 	return stat(path, &st) != 0 || st.st_size == (off_t)(UINT64_C(16) << 20);
 }
 
-/* A reopened root takes nothing from a file that is shorter than it should be, gives its space back,
- * and goes on. */
+/* A reopened root takes nothing from a file that is shorter than it should be, gives its space
+ * back, and goes on. */
 static void test_a_cut_segment_is_not_opened(void **state)
 {
 	static const char *const files[] = { "seg", "hdr", "names" };

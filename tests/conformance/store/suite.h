@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The conformance suite of the store: the same tests over each plugin x I/O engine x direct or
- * buffered x {naming, packed}. main.c reads the parameters; each other file has the tests of one subject.
+ * buffered x {naming, packed}. main.c reads the parameters; each other file has the tests of one
+ * subject.
  */
 #ifndef KVC_TESTS_STORE_SUITE_H
 #define KVC_TESTS_STORE_SUITE_H
