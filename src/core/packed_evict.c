@@ -116,8 +116,7 @@ static unsigned some_segments(struct kvc_packed_arena *arena, uint32_t segments,
 	return seen < SAMPLES ? seen : SAMPLES;
 }
 
-/* Slots at random with their stamps, which come from memory side by side. A free one has the latest
- * stamp there is, or never had one. */
+/* Slots at random with their stamps, which come from memory side by side; few of them are free. */
 static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
 {
 	const uint32_t segments =

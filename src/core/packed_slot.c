@@ -587,17 +587,12 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, ui
 	const uint32_t lane =
 		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
 
-	uint64_t stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed);
-
 	if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
 	    !atomic_compare_exchange_strong(&slot->state, &state, kvc_packed_freed(state)))
 		return false;
 	kvc_packed_step(arena->packed, "packed.end.freed");
 	kvc_packed_table_remove(arena, g, lane, v, kvc_packed_ref(segment->number, number));
 	kvc_packed_step(arena->packed, "packed.end.removed");
-	/* Not drawn as the oldest, unless somebody has the slot already. */
-	(void)atomic_compare_exchange_strong_explicit(&segment->stamps[number], &stamp, UINT64_MAX,
-						      memory_order_relaxed, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&arena->record->live_slots, 1, memory_order_relaxed);
 	(void)kvc_packed_give_bit(segment, number);
 	atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
