@@ -273,6 +273,7 @@ struct kvc_operation_stats {
  * @host_registrations  memory regions registered at this moment
  * @storage_registrations   queues open at this moment
  * @usage_drift         bytes that a recount corrected, absolute
+ * @evicted             objects that made room for others
  */
 struct kvc_stats {
 	size_t size;
@@ -287,6 +288,7 @@ struct kvc_stats {
 	uint64_t host_registrations;
 	uint64_t storage_registrations;
 	uint64_t usage_drift;
+	uint64_t evicted;
 };
 
 KVC_API int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out);

@@ -76,7 +76,8 @@ static PyObject *stats_dict(const struct kvc_stats *stats)
 		     kvcpy_dict_u64(dict, "parked_queues", stats->parked_queues) ||
 		     kvcpy_dict_u64(dict, "host_registrations", stats->host_registrations) ||
 		     kvcpy_dict_u64(dict, "storage_registrations", stats->storage_registrations) ||
-		     kvcpy_dict_u64(dict, "usage_drift", stats->usage_drift)))
+		     kvcpy_dict_u64(dict, "usage_drift", stats->usage_drift) ||
+		     kvcpy_dict_u64(dict, "evicted", stats->evicted)))
 		Py_CLEAR(dict);
 	return dict;
 }

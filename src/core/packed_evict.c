@@ -4,6 +4,8 @@
  * slots at random: no list has to be kept in order by those who only read.
  */
 #include "core/packed_internal.h"
+#include "core/stats.h"
+#include "core/store.h"
 
 #define SAMPLES	    32u
 #define OLDEST	    4u /* of the samples, whose groups are looked at */
@@ -236,6 +238,7 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 	for (uint32_t tries = 0; ended < count && tries < count + EVICT_TRIES; tries++)
 		ended += evict_some(arena, count - ended);
 	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
+	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
 	return ended;
 }
 

@@ -7,6 +7,8 @@
 #include "core/packed_internal.h"
 
 #include "core/log.h"
+#include "core/stats.h"
+#include "core/store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -211,6 +213,7 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 		return;
 	ended = 1 + kvc_packed_evict_group(arena, g);
 	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
+	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
 }
 
 /* The entry of an object that ours replaces becomes ours, so that it is found at any time. */

@@ -17,11 +17,12 @@
 #include <unistd.h>
 
 struct kvc_counters {
-	struct kvc_page *page;
-	int fd;	     /* of the page's file, -1: memory; holds the lock */
-	pid_t pid;   /* of the process that opened it: a child leaves the file alone */
-	bool cut;    /* the file was, and memory took its place */
-	char path[]; /* "" for memory */
+	_Atomic(struct kvc_page *) page;
+	struct kvc_page *early; /* memory that was `page` before the file, or NULL */
+	int fd;			/* of the page's file, -1: memory; holds the lock */
+	pid_t pid;		/* of the process that opened it: a child leaves the file alone */
+	bool cut;		/* the file was, and memory took its place */
+	char *path;		/* NULL for memory */
 };
 
 static const size_t statuses_in_operation =
@@ -36,7 +37,7 @@ _Static_assert(KVC_PAGE_CELLS - KVC_PAGE_OTHER_CELL == KVC_COUNTER_COUNT, "enum 
 /* ---------------------------------------------------------------- open and close */
 
 static int open_file(struct kvc_counters *counters, const char *housekeeping, mode_t mode,
-		     size_t path_bytes)
+		     struct kvc_page **out)
 {
 	char name[KVC_PAGE_NAME_BYTES];
 	void *memory;
@@ -53,16 +54,23 @@ static int open_file(struct kvc_counters *counters, const char *housekeeping, mo
 		rc = fd;
 		goto close_folder;
 	}
+	rc = asprintf(&counters->path, "%s/%s/%s", housekeeping, KVC_STATS_FOLDER, name);
+	if (rc < 0) {
+		counters->path = NULL;
+		rc = -ENOMEM;
+		goto remove_file;
+	}
 	rc = kvc_mapfile_map(fd, &kvc_page_kind, NULL, &memory);
 	if (rc < 0)
-		goto remove_file;
-	counters->page = memory;
+		goto free_path;
+	*out = memory;
 	counters->fd = fd;
-	(void)snprintf(counters->path, path_bytes, "%s/%s/%s", housekeeping, KVC_STATS_FOLDER,
-		       name);
 	close(folder);
 	return 0;
 
+free_path:
+	free(counters->path);
+	counters->path = NULL;
 remove_file:
 	(void)unlinkat(folder, name, 0);
 	close(fd);
@@ -71,11 +79,38 @@ close_folder:
 	return rc;
 }
 
+/* What was counted in memory, also by a thread that saw it as the page until just now. */
+static void drain(struct kvc_counters *counters)
+{
+	struct kvc_page *page = atomic_load(&counters->page);
+
+	for (size_t i = 0; counters->early && i < KVC_PAGE_CELLS; i++) {
+		const uint64_t n = atomic_exchange_explicit(&counters->early->cells[i], 0,
+							    memory_order_relaxed);
+
+		if (n != 0)
+			(void)atomic_fetch_add_explicit(&page->cells[i], n, memory_order_relaxed);
+	}
+}
+
+void kvc_counters_move(struct kvc_counters *counters, const char *housekeeping, mode_t mode)
+{
+	struct kvc_page *page;
+	int rc = counters->fd < 0 ? open_file(counters, housekeeping, mode, &page) : -EEXIST;
+
+	if (rc < 0) {
+		kvc_log(KVC_LOG_DEBUG, "no stats page in %s: %s; counting in memory", housekeeping,
+			strerror(-rc));
+		return;
+	}
+	counters->early = atomic_load(&counters->page);
+	atomic_store(&counters->page, page);
+	drain(counters);
+}
+
 int kvc_counters_open(const char *housekeeping, mode_t mode, struct kvc_counters **out)
 {
-	const size_t path_bytes = (housekeeping ? strlen(housekeeping) : 0) +
-				  sizeof("/" KVC_STATS_FOLDER "/") + KVC_PAGE_NAME_BYTES;
-	struct kvc_counters *counters = calloc(1, sizeof(*counters) + path_bytes);
+	struct kvc_counters *counters = calloc(1, sizeof(*counters));
 	void *memory;
 	int rc;
 
@@ -83,20 +118,14 @@ int kvc_counters_open(const char *housekeeping, mode_t mode, struct kvc_counters
 		return kvc_fail(-ENOMEM, "no memory for counters");
 	counters->fd = -1;
 	counters->pid = getpid();
-	if (housekeeping) {
-		rc = open_file(counters, housekeeping, mode, path_bytes);
-		if (rc < 0)
-			kvc_log(KVC_LOG_DEBUG, "no stats page in %s: %s; counting in memory",
-				housekeeping, strerror(-rc));
+	rc = kvc_mapfile_map(-1, &kvc_page_kind, NULL, &memory);
+	if (rc < 0) {
+		free(counters);
+		return kvc_fail(-ENOMEM, "no memory for counters");
 	}
-	if (!counters->page) {
-		rc = kvc_mapfile_map(-1, &kvc_page_kind, NULL, &memory);
-		if (rc < 0) {
-			free(counters);
-			return kvc_fail(-ENOMEM, "no memory for counters");
-		}
-		counters->page = memory;
-	}
+	atomic_store(&counters->page, memory);
+	if (housekeeping)
+		kvc_counters_move(counters, housekeeping, mode);
 	*out = counters;
 	return 0;
 }
@@ -105,18 +134,21 @@ void kvc_counters_close(struct kvc_counters *counters)
 {
 	if (!counters)
 		return;
-	(void)munmap(counters->page, KVC_PAGE_BYTES);
+	(void)munmap(atomic_load(&counters->page), KVC_PAGE_BYTES);
+	if (counters->early)
+		(void)munmap(counters->early, KVC_PAGE_BYTES);
 	if (counters->fd >= 0) {
 		if (counters->pid == getpid())
 			(void)unlink(counters->path);
 		close(counters->fd);
 	}
+	free(counters->path);
 	free(counters);
 }
 
 const char *kvc_counters_path(const struct kvc_counters *counters)
 {
-	return counters->path;
+	return counters->path ? counters->path : "";
 }
 
 void kvc_counters_check(struct kvc_counters *counters)
@@ -124,10 +156,11 @@ void kvc_counters_check(struct kvc_counters *counters)
 	struct stat st;
 	void *memory;
 
+	drain(counters);
 	if (counters->fd < 0 || counters->cut || fstat(counters->fd, &st) != 0 ||
 	    st.st_size >= (off_t)KVC_PAGE_BYTES)
 		return;
-	if (kvc_mapfile_map(-1, &kvc_page_kind, counters->page, &memory) == 0) {
+	if (kvc_mapfile_map(-1, &kvc_page_kind, atomic_load(&counters->page), &memory) == 0) {
 		counters->cut = true;
 		kvc_log(KVC_LOG_WARNING, "%s was cut by somebody; counting in memory from 0",
 			counters->path);
@@ -142,11 +175,16 @@ static void add(_Atomic uint64_t *cell, uint64_t n)
 		(void)atomic_fetch_add_explicit(cell, n, memory_order_relaxed);
 }
 
+static _Atomic uint64_t *cells_of(struct kvc_counters *counters)
+{
+	return atomic_load_explicit(&counters->page, memory_order_acquire)->cells;
+}
+
 static _Atomic uint64_t *operation_cells(struct kvc_counters *counters, int op)
 {
 	if (op < 0 || op >= KVC_OPERATION_COUNT)
 		return NULL;
-	return counters->page->cells + (size_t)op * KVC_PAGE_OPERATION_CELLS;
+	return cells_of(counters) + (size_t)op * KVC_PAGE_OPERATION_CELLS;
 }
 
 void kvc_counters_pages(struct kvc_counters *counters, int op, int status, int cause, uint64_t n,
@@ -191,17 +229,18 @@ void kvc_counters_call(struct kvc_counters *counters, int op, uint64_t latency_u
 void kvc_counters_add(struct kvc_counters *counters, enum kvc_counter counter, int64_t n)
 {
 	if ((unsigned int)counter < KVC_COUNTER_COUNT)
-		add(counters->page->cells + KVC_PAGE_OTHER_CELL + counter, (uint64_t)n);
+		add(cells_of(counters) + KVC_PAGE_OTHER_CELL + counter, (uint64_t)n);
 }
 
 /* ---------------------------------------------------------------- reading */
 
 static void read_all(struct kvc_counters *counters, struct kvc_stats *out)
 {
+	const _Atomic uint64_t *from = cells_of(counters);
 	uint64_t cells[KVC_PAGE_CELLS];
 
 	for (size_t i = 0; i < KVC_PAGE_CELLS; i++)
-		cells[i] = atomic_load_explicit(&counters->page->cells[i], memory_order_relaxed);
+		cells[i] = atomic_load_explicit(&from[i], memory_order_relaxed);
 	memset(out, 0, sizeof(*out));
 	out->size = sizeof(*out);
 	memcpy((char *)out + offsetof(struct kvc_stats, operations), cells, sizeof(cells));

@@ -31,7 +31,8 @@ enum kvc_counter {
 	KVC_COUNTER_HOST_REGISTRATIONS = 7,    /* goes up and down */
 	KVC_COUNTER_STORAGE_REGISTRATIONS = 8, /* goes up and down */
 	KVC_COUNTER_USAGE_DRIFT = 9,
-	KVC_COUNTER_COUNT = 10,
+	KVC_COUNTER_EVICTED = 10,
+	KVC_COUNTER_COUNT = 11,
 };
 
 /* The struct of version 0.1: not less may be given. */
@@ -48,6 +49,12 @@ enum kvc_counter {
  * Errors: -ENOMEM.
  */
 int kvc_counters_open(const char *housekeeping, mode_t mode, struct kvc_counters **out);
+
+/*
+ * kvc_counters_move - counters in memory go on in a page of that folder, while threads may count;
+ * where none can be made they stay where they are, as with kvc_counters_open().
+ */
+void kvc_counters_move(struct kvc_counters *counters, const char *housekeeping, mode_t mode);
 
 /* Removes the page. NULL does nothing. */
 void kvc_counters_close(struct kvc_counters *counters);

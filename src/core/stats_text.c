@@ -50,6 +50,7 @@ static const struct field store_fields[] = {
 	GAUGE(host_registrations, "Memory regions registered now."),
 	GAUGE(storage_registrations, "Queues open now."),
 	COUNTER(usage_drift, "Bytes of usage that recounts corrected."),
+	COUNTER(evicted, "Objects that made room for others."),
 };
 
 /* Counters by name: what became of pages, and why. */

@@ -59,31 +59,19 @@ void kvc_store_leave(struct kvc_store *store)
 
 /* The counters of a page that other processes can read, under the first root that has a folder. Not
  * on a network: writing to a mapped page there could wait for ever, outside of every deadline. */
-static int move_counters(struct kvc_store *store)
+static void move_counters(struct kvc_store *store)
 {
-	struct kvc_counters *early = store->counters;
-	struct kvc_stats stats = { .size = sizeof(stats) };
-	const uint64_t *values = &stats.overruns;
 	char path[PATH_MAX];
 	const char *folder = NULL;
-	int rc;
 
 	for (size_t r = 0; r < store->root_count && !folder; r++)
 		if (!store->roots[r]->read_only &&
 		    (store->roots[r]->attributes.flags & KVC_ATTRIBUTE_LOCAL))
 			folder = store->roots[r]->attributes.local_path;
 	if (!folder)
-		return 0;
+		return;
 	(void)snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER, folder);
-	rc = kvc_counters_read(early, &stats);
-	if (!rc)
-		rc = kvc_counters_open(path, store->settings->file_mode, &store->counters);
-	if (rc)
-		return rc;
-	for (int i = 0; i < KVC_COUNTER_COUNT; i++)
-		kvc_counters_add(store->counters, (enum kvc_counter)i, (int64_t)values[i]);
-	kvc_counters_close(early);
-	return 0;
+	kvc_counters_move(store->counters, path, store->settings->file_mode);
 }
 
 /* ---------------------------------------------------------------- opening a candidate */
@@ -418,6 +406,24 @@ static void log_warnings(const struct kvc_settings *settings)
 		kvc_log(KVC_LOG_WARNING, "%s", settings->warnings[i]);
 }
 
+/* With storage_layout = "files" the configuration has given this warning. */
+static void warn_of_no_cleaner(const struct kvc_store *store)
+{
+	const struct kvc_settings *settings = store->settings;
+
+	if (!settings->l3_cleaner_enabled || settings->storage_layout == KVC_STORAGE_FILES)
+		return;
+	for (size_t r = 0; r < store->root_count; r++)
+		if (!store->roots[r]->is_packed && !store->roots[r]->read_only) {
+			kvc_log(KVC_LOG_WARNING,
+				"%s: l3_cleaner_enabled = true: this version has no cleaner for "
+				"the files layout, which this root has: nothing is removed there "
+				"when a disk fills up",
+				store->roots[r]->location);
+			return;
+		}
+}
+
 int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,
 		   struct kvc_store **out)
 {
@@ -451,16 +457,12 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 	rc = choose(store, flags);
 	if (rc)
 		goto free_store;
-	rc = move_counters(store);
-	if (rc)
-		goto close_backend;
+	warn_of_no_cleaner(store);
+	move_counters(store);
 	start_housekeeper(store);
 	*out = store;
 	return 0;
 
-close_backend:
-	if (close_roots(store, kvc_now_ns() + CLOSE_NS) == 0)
-		(void)kvc_backend_close(store->backend);
 free_store:
 	/* Stuck I/O of a root still refers to the store. */
 	if (store->root_count == 0)

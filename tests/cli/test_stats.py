@@ -78,6 +78,13 @@ class Stats(support.Case):
         for line in text.splitlines():
             self.assertRegex(line, r"^(# (HELP|TYPE) kvcellar_|kvcellar_\w+(\{[^}]*\})? [-+.\deE]+$)")
 
+    def test_what_was_evicted(self):
+        process = self.start_writer()
+        self.assertEqual(self.wait_for(process.pid)["total"]["evicted"], 0)
+        self.assertRegex(run("stats", self.root).text, r"(?m)^evicted +0$")
+        text = run("stats", self.root, "--prometheus").text
+        self.assertIn("\n# TYPE kvcellar_evicted_total counter\nkvcellar_evicted_total 0\n", text)
+
     def test_processes_are_summed(self):
         first, second = self.start_writer(), self.start_writer()
         self.wait_for(first.pid)

@@ -121,6 +121,28 @@ static void test_counter_fields(void **state)
 	assert_int_equal(stats.host_registrations, 1 + KVC_COUNTER_HOST_REGISTRATIONS);
 	assert_int_equal(stats.storage_registrations, 1 + KVC_COUNTER_STORAGE_REGISTRATIONS);
 	assert_int_equal(stats.usage_drift, 1 + KVC_COUNTER_USAGE_DRIFT);
+	assert_int_equal(stats.evicted, 1 + KVC_COUNTER_EVICTED);
+	kvc_counters_close(counters);
+}
+
+/* What was counted in memory is in the page; nobody counts on in memory. */
+static void test_move(void **state)
+{
+	struct kvc_counters *counters = open_counters(NULL);
+	struct kvc_stats stats;
+
+	(void)state;
+	kvc_counters_add(counters, KVC_COUNTER_EVICTED, 3);
+	kvc_counters_page(counters, KVC_GET, KVC_OK, KVC_CAUSE_NONE, 100);
+	kvc_counters_move(counters, "/proc/nowhere", 0600);
+	assert_string_equal(kvc_counters_path(counters), "");
+	kvc_counters_move(counters, in_folder(".kvcellar"), 0600);
+	assert_string_not_equal(kvc_counters_path(counters), "");
+	kvc_counters_add(counters, KVC_COUNTER_EVICTED, 4);
+	kvc_counters_check(counters);
+	stats = read_counters(counters);
+	assert_int_equal(stats.evicted, 7);
+	assert_int_equal(stats.operations[KVC_GET].bytes, 100);
 	kvc_counters_close(counters);
 }
 
@@ -886,6 +908,7 @@ int main(void)
 		STATS_TEST(test_memory),
 		STATS_TEST(test_out_of_range),
 		STATS_TEST(test_counter_fields),
+		STATS_TEST(test_move),
 		STATS_TEST(test_latency_buckets),
 		STATS_TEST(test_sizes),
 		STATS_TEST(test_threads),

@@ -65,6 +65,7 @@ static void test_a_full_root_evicts(void **state)
 		assert_true(health.segment_bytes <= CAPACITY);
 	}
 	assert_true(health.evicted >= 2048 - CAPACITY / 16384);
+	assert_true(store_stats(f.store).evicted >= 2048 - CAPACITY / 16384);
 	assert_true(get_range(&f, 2048 - 64, 64) == 64);
 	assert_true(get_range(&f, 16, 256) < 256);
 	assert_true(packed_check(f.store) <= CAPACITY / 16384);
