@@ -61,7 +61,8 @@ static int check_cleaner(struct kvc_effective *effective)
 {
 	if (!json_is_true(json_object_get(effective->top, "l3_cleaner_enabled")))
 		return 0;
-	if (strcmp(top_text(effective, "storage_layout"), "packed") == 0)
+	/* With auto a root tells when it is opened. */
+	if (strcmp(top_text(effective, "storage_layout"), "files") != 0)
 		return 0;
 	return kvc_warn(effective, "l3_cleaner_enabled = true: this version has no cleaner for the "
 				   "files layout, nothing is removed there when a disk fills up");

@@ -157,8 +157,9 @@ static void index_text(struct kvc_text *text, struct kvc_packed *packed)
 	char line[200];
 
 	kvc_packed_health(packed, &h);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes in %u segment%s",
-		       h.segment_bytes, h.capacity_bytes, h.segments, h.segments == 1 ? "" : "s");
+	(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes in %u segment%s%s",
+		       h.segment_bytes, h.capacity_bytes, h.segments, h.segments == 1 ? "" : "s",
+		       h.segment_bytes > h.capacity_bytes ? " (being given back)" : "");
 	fact(text, false, &first, "allocated", line);
 	(void)snprintf(line, sizeof(line), "%" PRIu64 " live, %" PRIu64 " free, in %u arena%s",
 		       h.live_slots, h.free_slots, h.arenas, h.arenas == 1 ? "" : "s");
@@ -226,6 +227,17 @@ static const char *layout_word(const struct kvc_store *store)
 	return packed == 0 ? "files" : packed == store->root_count ? "packed" : "mixed";
 }
 
+/* What makes room in roots of these layouts. */
+static const char *eviction_word(const struct kvc_store *store)
+{
+	const char *layout = layout_word(store);
+
+	return strcmp(layout, "packed") == 0 ? "packed roots evict by capacity" :
+	       strcmp(layout, "files") == 0  ? "nothing is removed from roots of files" :
+					       "packed roots evict by capacity, nothing is removed "
+					       "from roots of files";
+}
+
 static void store_facts(struct kvc_text *text, bool json, const struct kvc_store *store)
 {
 	const struct kvc_settings *settings = store->settings;
@@ -237,7 +249,9 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 	fact(text, json, &first, "chosen_by", selection_word(settings));
 	fact(text, json, &first, "naming",
 	     settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
-	fact(text, json, &first, "storage_layout", layout_word(store));
+	/* As text each root has its own line of it. */
+	if (json)
+		fact(text, json, &first, "storage_layout", layout_word(store));
 	fact(text, json, &first, "verify", verify_word(settings));
 	fact(text, json, &first, "identity",
 	     settings->identity ? settings->identity :
@@ -248,8 +262,9 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 		       settings->get_timeout_ms, settings->set_timeout_ms,
 		       settings->exists_timeout_ms);
 	fact(text, json, &first, "timeouts", line);
-	fact(text, json, &first, "cleaner",
-	     settings->l3_cleaner_enabled ? "enabled; not built for the files layout" : "off");
+	(void)snprintf(line, sizeof(line), "%s; %s",
+		       settings->l3_cleaner_enabled ? "enabled" : "off", eviction_word(store));
+	fact(text, json, &first, "cleaner", line);
 	fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
 }
 

@@ -54,8 +54,7 @@ static void test_defaults_of_the_top_level(void **state)
 	assert_string_equal(s->plugin_dir, "");
 	assert_int_equal(s->selection, KVC_SELECTION_AUTO);
 	assert_candidates(s, "3fs posix gds_mt gds obj");
-	assert_int_equal(s->warning_count, 1);
-	assert_contains(s->warnings[0], "l3_cleaner_enabled = true: this version has no cleaner");
+	assert_int_equal(s->warning_count, 0);
 	kvc_settings_free(s);
 }
 
@@ -372,7 +371,14 @@ static void test_storage_layout(void **state)
 	settings = settings_of("");
 	assert_int_equal(settings->storage_layout, KVC_STORAGE_AUTO);
 	kvc_settings_free(settings);
-	kvc_settings_free(settings_of("storage_layout = \"files\"\nnaming = \"nixl\"\n"));
+	settings = settings_of("storage_layout = \"files\"\nnaming = \"nixl\"\n");
+	assert_int_equal(settings->warning_count, 1);
+	assert_contains(settings->warnings[0],
+			"l3_cleaner_enabled = true: this version has no cleaner");
+	kvc_settings_free(settings);
+	settings = settings_of("storage_layout = \"files\"\nl3_cleaner_enabled = false\n");
+	assert_int_equal(settings->warning_count, 0);
+	kvc_settings_free(settings);
 }
 
 static void test_virtual_addressing(void **state)

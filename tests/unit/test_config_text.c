@@ -30,8 +30,7 @@ static void test_sample_loads(void **state)
 	(void)state;
 	assert_int_equal(kvc_config_load_file(config, SAMPLE_PATH), 0);
 	assert_int_equal(kvc_config_resolve(config, &settings), 0);
-	assert_int_equal(settings->warning_count, 1);
-	assert_contains(settings->warnings[0], "l3_cleaner_enabled");
+	assert_int_equal(settings->warning_count, 0);
 	assert_int_equal(settings->selection, KVC_SELECTION_AUTO);
 	kvc_settings_free(settings);
 	kvc_config_free(config);
