@@ -26,6 +26,7 @@
 #define SEGMENTS_MOST	  1024u	     /* descriptors that a process needs for a full root */
 #define CAPACITY_UNKNOWN  (1024 * MIB)
 #define AUTO_LEAST	  (64 * MIB) /* smaller: files make more of it */
+#define ROOM_LEAST	  (MIB / 4)
 #define USERS_WAIT_NS	  (UINT64_C(30) * 1000000000)
 #define USERS_PAUSE_NS	  (UINT64_C(5) * 1000000)
 #define QUARANTINE_NS	  (UINT64_C(60) * 1000000000)
@@ -329,7 +330,9 @@ static uint64_t segment_target(const struct kvc_packed *packed)
 	return bytes < capacity / SEGMENTS_LEAST ? bytes : capacity / SEGMENTS_LEAST;
 }
 
-/* From the configuration, else what the high watermark leaves beside the bytes of others. */
+/* From the configuration, else what the high watermark leaves beside the bytes of others. That is a
+ * limit of growth: what is there already stays, whatever the disk looks like to the next one who
+ * opens the root. */
 static void set_capacity(struct kvc_packed *packed)
 {
 	const struct kvc_root *root = packed->root;
@@ -350,6 +353,8 @@ static void set_capacity(struct kvc_packed *packed)
 		others = usage.total_bytes - usage.free_bytes;
 		others = others > own ? others - own : 0;
 		packed->capacity_bytes = allowed > others ? allowed - others : 0;
+		if (packed->capacity_bytes < own)
+			packed->capacity_bytes = own;
 		if (packed->floor_bytes < usage.total_bytes - allowed)
 			packed->floor_bytes = usage.total_bytes - allowed;
 	}
@@ -358,10 +363,36 @@ static void set_capacity(struct kvc_packed *packed)
 
 bool kvc_packed_worthwhile(struct kvc_root *root)
 {
+	const struct kvc_settings *settings = root->store->settings;
+	struct kvc_usage usage = { .size = sizeof(usage) };
 	struct kvc_packed packed = { .root = root };
 
+	(void)root->backend->module->ops.usage(root->handle, &usage);
+	if (settings->capacity.bytes || settings->capacity.percent > 0)
+		return kvc_share_bytes(&settings->capacity, usage.total_bytes) >= AUTO_LEAST;
 	set_capacity(&packed);
-	return packed.capacity_bytes >= AUTO_LEAST;
+	if (packed.capacity_bytes >= AUTO_LEAST)
+		return true;
+	/* For good, and on a disk that may have room again tomorrow. */
+	if ((double)usage.total_bytes * settings->l3_cleaner_high_watermark / 100.0 >=
+	    (double)AUTO_LEAST)
+		kvc_log(KVC_LOG_WARNING,
+			"%s: the file system is fuller than l3_cleaner_high_watermark allows: this "
+			"new root gets the files layout, which evicts nothing; with `capacity` it "
+			"would be packed",
+			root->location);
+	return false;
+}
+
+static void tell_no_room(const struct kvc_packed *packed)
+{
+	if (packed->read_only || packed->capacity_bytes >= ROOM_LEAST)
+		return;
+	kvc_log(KVC_LOG_WARNING,
+		"%s: %s leaves %" PRIu64 " bytes for it: nothing will be stored there",
+		packed->root->location,
+		packed->root->capacity_bytes ? "`capacity`" : "l3_cleaner_high_watermark",
+		packed->capacity_bytes);
 }
 
 /* ---------------------------------------------------------------- the keeper */
@@ -376,11 +407,13 @@ void kvc_packed_kick(struct kvc_packed *packed)
 	pthread_mutex_unlock(&packed->keeper_lock);
 }
 
-/* Less than was there: the coldest segments of all go. */
+/* Less than was there, and somebody said so: the coldest segments of all go. */
 static void shrink(struct kvc_packed *packed)
 {
 	uint64_t files_bytes = 0;
 
+	if (!packed->root->capacity_bytes)
+		return;
 	kvc_usage_total(packed->root->usage, &files_bytes, NULL);
 	while (kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes > packed->capacity_bytes)
 		if (kvc_packed_retire_coldest(packed))
@@ -631,6 +664,7 @@ int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out)
 				      root->location);
 	}
 	set_capacity(packed);
+	tell_no_room(packed);
 	kvc_packed_refresh(packed);
 	start_keeper(packed);
 	*out = packed;

@@ -71,6 +71,9 @@ bool kvc_packed_arena_seen(struct kvc_packed *packed, uint64_t ns_hash, const ch
 			   uint64_t slot_bytes, struct kvc_packed_arena **out);
 struct kvc_packed *kvc_packed_of(const struct kvc_packed_arena *arena);
 
+/* The configured capacity, not the disk, has no room for one segment more. */
+bool kvc_packed_is_over_capacity(struct kvc_packed_arena *arena);
+
 /* ---------------------------------------------------------------- objects */
 
 /* An object as the index knows it. lane: objects of one group with the same lane share buckets. */

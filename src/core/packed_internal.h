@@ -62,6 +62,8 @@ struct kvc_packed_arena {
 	_Atomic(struct kvc_packed_table *) table;
 	atomic_uint_fast64_t sweep_after_ns; /* not earlier again: nothing was found */
 	atomic_uint_fast64_t grow_after_ns;
+	atomic_uint_fast64_t colder_after_ns; /* likewise: no other arena is asked */
+	atomic_bool pressed; /* a set had to evict: the keeper looks for space elsewhere */
 };
 
 extern struct kvc_packed_segment kvc_packed_missing;
@@ -357,6 +359,10 @@ int kvc_packed_retire_coldest(struct kvc_packed *packed);
 
 /* A page of a segment or of the table was lost. */
 bool kvc_packed_arena_broken(struct kvc_packed_arena *arena);
+
+/* Takes a segment of another arena of which everything was used before all that this one holds:
+ * true when `arena` has one more. Asks seldom when there is none. */
+bool kvc_packed_take_colder(struct kvc_packed_arena *arena);
 
 /* Makes room for a segment of `arena` from another arena that is colder. */
 int kvc_packed_steal(struct kvc_packed_arena *arena);

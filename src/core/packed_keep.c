@@ -15,10 +15,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RETIRED_MARKED	KVC_PACKED_RETIRED_MARKED
-#define RETIRED_REMOVED KVC_PACKED_RETIRED_REMOVED
-#define BUSY_MAX	4 /* busy segments that one look for room may meet */
-#define AGE_SAMPLES	32u
+#define RETIRED_MARKED	 KVC_PACKED_RETIRED_MARKED
+#define RETIRED_REMOVED	 KVC_PACKED_RETIRED_REMOVED
+#define BUSY_MAX	 4 /* busy segments that one look for room may meet */
+#define AGE_SAMPLES	 32u
+#define SEGMENTS_AT_ONCE 128u
+#define COLDER_NS	 (UINT64_C(50) * 1000000) /* between two looks for colder ones */
 
 /* ---------------------------------------------------------------- between arenas */
 
@@ -41,6 +43,17 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 	}
 }
 
+/* Of very many segments a part is looked at, another one each time. */
+static uint32_t step_of(uint32_t segments)
+{
+	return 1 + segments / SEGMENTS_AT_ONCE;
+}
+
+static uint32_t first_of(struct kvc_packed_arena *arena, uint32_t segments)
+{
+	return 1 + (uint32_t)(kvc_packed_random(arena->packed) % step_of(segments));
+}
+
 /* The segment of an arena that was used least lately; NULL: it has none. */
 static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t *out_latest)
 {
@@ -49,7 +62,7 @@ static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uin
 	struct kvc_packed_segment *coldest = NULL;
 
 	*out_latest = UINT64_MAX;
-	for (uint32_t n = 1; n <= segments; n++) {
+	for (uint32_t n = first_of(arena, segments); n <= segments; n += step_of(segments)) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 		uint64_t latest, earliest;
 
@@ -161,14 +174,31 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 
 /* ---------------------------------------------------------------- keeping */
 
+/* Whether it is time to look what other arenas hold; there may be none. When nothing colder was
+ * found, it is not for a while. */
+static bool may_take(struct kvc_packed_arena *arena)
+{
+	const uint64_t now_ns = kvc_now_ns();
+	bool others = false;
+
+	if (now_ns < atomic_load_explicit(&arena->colder_after_ns, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&arena->colder_after_ns, now_ns + COLDER_NS, memory_order_relaxed);
+	for (struct kvc_packed_arena *a = atomic_load(&arena->packed->arenas); a; a = a->next)
+		others |= a != arena && atomic_load(&a->record->present) > 0;
+	return others && could_fit(arena);
+}
+
 /* A segment of an arena that is colder than everything that this one, which has to evict, holds. */
-static bool take_colder(struct kvc_packed_arena *arena)
+bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
 	uint64_t oldest = UINT64_MAX;
 	struct kvc_packed_segment *segment;
 
-	for (uint32_t n = 1; n <= segments; n++) {
+	if (!may_take(arena))
+		return false;
+	for (uint32_t n = first_of(arena, segments); n <= segments; n += step_of(segments)) {
 		uint64_t latest, earliest;
 
 		segment = kvc_packed_segment(arena, n);
@@ -180,8 +210,11 @@ static bool take_colder(struct kvc_packed_arena *arena)
 	if (oldest == UINT64_MAX)
 		return false;
 	segment = coldest_but(arena->packed, arena, oldest);
-	return segment && kvc_packed_segment_retire(segment) == 0 &&
-	       kvc_packed_segment_add(arena) == 0;
+	if (!segment || kvc_packed_segment_retire(segment) || kvc_packed_segment_add(arena))
+		return false;
+	/* There may be more where this one came from. */
+	atomic_store_explicit(&arena->colder_after_ns, 0, memory_order_relaxed);
+	return true;
 }
 
 void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
@@ -190,15 +223,17 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
 	const uint64_t reserve = kvc_packed_reserve(arena);
 	const uint64_t ahead = record->segment_slots / 8 > reserve ? record->segment_slots / 8 :
 								     reserve;
+	/* A set that was faster than the keeper has made room by itself. */
+	const bool pressed = atomic_exchange_explicit(&arena->pressed, false, memory_order_relaxed);
 	uint64_t free_slots = kvc_packed_hint(&record->free_slots);
 	int rc;
 
-	if (atomic_load(&record->present) == 0 || free_slots >= ahead)
+	if (atomic_load(&record->present) == 0 || (free_slots >= ahead && !pressed))
 		return;
 	rc = kvc_packed_segment_add(arena);
-	if (rc == 0 || free_slots >= reserve)
+	if (rc == 0 || (free_slots >= reserve && !pressed))
 		return;
-	if (rc == -ENOSPC && could_fit(arena) && take_colder(arena))
+	if (rc == -ENOSPC && kvc_packed_take_colder(arena))
 		return;
 	while (free_slots < reserve) {
 		if (kvc_packed_evict(arena, (uint32_t)(reserve - free_slots)) == 0)

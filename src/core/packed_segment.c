@@ -384,6 +384,15 @@ remove:
 	return rc;
 }
 
+bool kvc_packed_is_over_capacity(struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed *packed = arena->packed;
+
+	return packed->root->capacity_bytes &&
+	       kvc_packed_hint(&packed->shm->segment_bytes) + kvc_packed_segment_file_bytes(arena) >
+		       packed->capacity_bytes;
+}
+
 int kvc_packed_segment_add(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;

@@ -408,8 +408,13 @@ static int make_room(struct kvc_packed_arena *arena)
 		atomic_store_explicit(&arena->grow_after_ns, kvc_now_ns() + CALM_NS,
 				      memory_order_relaxed);
 	}
-	if (kvc_packed_evict(arena, EVICT_AT_ONCE) > 0)
+	if (kvc_packed_take_colder(arena))
 		return 0;
+	if (kvc_packed_evict(arena, EVICT_AT_ONCE) > 0) {
+		atomic_store_explicit(&arena->pressed, true, memory_order_relaxed);
+		kvc_packed_kick(arena->packed);
+		return 0;
+	}
 	if (!is_due(&arena->sweep_after_ns))
 		return -ENOSPC;
 	if (kvc_packed_recover_dead(arena->packed) > 0 || kvc_packed_sweep(arena) > 0)

@@ -628,7 +628,7 @@ static int open_usage(struct kvc_root *root)
 
 /* ---------------------------------------------------------------- limits */
 
-static uint64_t share_bytes(const struct kvc_share *share, uint64_t total_bytes)
+uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes)
 {
 	if (share->bytes)
 		return share->bytes;
@@ -648,8 +648,8 @@ static int set_limits(struct kvc_root *root)
 				"%s: capacity or min_free in percent: the size of its device is "
 				"not known: %s",
 				root->location, strerror(-rc));
-	root->capacity_bytes = share_bytes(&settings->capacity, usage.total_bytes);
-	root->min_free_bytes = share_bytes(&settings->min_free, usage.total_bytes);
+	root->capacity_bytes = kvc_share_bytes(&settings->capacity, usage.total_bytes);
+	root->min_free_bytes = kvc_share_bytes(&settings->min_free, usage.total_bytes);
 	if (root->capacity_bytes && kvc_usage_is_new(root->usage))
 		return kvc_walk_recount(root);
 	return 0;

@@ -107,6 +107,9 @@ void kvc_root_look_after(struct kvc_root *root);
  * apart: all are counted as one. */
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash);
 
+/* A share of a file system of that size, in bytes. */
+uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes);
+
 /* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);
 

@@ -72,11 +72,14 @@ bool kvc_session_decided_by_index(struct kvc_request *request)
 }
 
 /* Nothing could be claimed: who has the space? */
-static struct kvc_result full(int error)
+static struct kvc_result full(struct kvc_packed_arena *arena, int error)
 {
 	if (error != -ENOSPC)
 		return kvc_result_of_errno(-error);
-	return kvc_result_make(KVC_FULL, KVC_CAUSE_NO_SPACE, ENOSPC);
+	return kvc_result_make(KVC_FULL,
+			       arena && kvc_packed_is_over_capacity(arena) ? KVC_CAUSE_CAPACITY :
+									     KVC_CAUSE_NO_SPACE,
+			       ENOSPC);
 }
 
 void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
@@ -91,7 +94,7 @@ void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
 		rc = request->arena ? kvc_packed_claim(request->arena, intent, &request->place) :
 				      -ENOSPC;
 	if (rc) {
-		kvc_session_finish(request, full(rc));
+		kvc_session_finish(request, full(request->arena, rc));
 		kvc_session_give_slot(s, slot);
 		return;
 	}
