@@ -262,12 +262,71 @@ static void run_auto(const char *options, const char *cleaner, bool packed)
 	fix_close(&fix);
 }
 
+/* Beside others that have more of the disk than the watermark allows. */
+static void run_auto_full(const char *capacity, bool packed)
+{
+	struct setup setup = {
+		.plugin = "posix",
+		.layout = "",
+		.settings = { "l3_cleaner_enabled=true", "l3_cleaner_high_watermark=30",
+			      "l3_cleaner_low_watermark=20", capacity },
+	};
+	struct kvc_store *store;
+
+	setup.roots = folder_new("auto");
+	mount_tmpfs(setup.roots, "size=300m");
+	ballast(setup.roots, 100 << 20);
+	store = setup_must_open(&setup);
+	assert_int_equal(store->roots[0]->is_packed, packed);
+	store_must_close(store);
+}
+
 static void test_what_a_new_root_becomes(void **state)
 {
 	(void)state;
 	run_auto("size=200m", "l3_cleaner_enabled=true", true);
 	run_auto("size=32m", "l3_cleaner_enabled=true", false);
 	run_auto("size=200m", "l3_cleaner_enabled=false", false);
+	/* The watermark leaves nothing, but a capacity was given. */
+	run_auto_full(NULL, false);
+	run_auto_full("capacity=80MiB", true);
+}
+
+/* Whoever opens the root without a capacity on a disk that others have filled takes nothing away; a
+ * lower capacity that somebody gives does. */
+static void test_a_capacity_that_nobody_gave(void **state)
+{
+	struct setup setup = {
+		.plugin = "posix",
+		.layout = "packed",
+		.settings = { "capacity=100MiB" },
+	};
+	struct setup other = { .plugin = "posix", .layout = "" };
+	struct kvc_store *store;
+	uint64_t live;
+	struct fix fix;
+
+	(void)state;
+	other.roots = setup.roots = folder_new("nobody");
+	mount_tmpfs(setup.roots, "size=200m");
+	fix_open(&fix, &setup, 128, 32, PAGE_BYTES);
+	for (size_t at = 0; at < 128; at += 32)
+		assert_int_equal(run_keys(&fix, KVC_SET, at, 32), 32);
+	live = packed_health(fix.store).live_slots;
+	assert_true(live > 100);
+	ballast(setup.roots, 90 << 20);
+	store = setup_must_open(&other);
+	sleep_ms(2500); /* the keeper has looked twice */
+	assert_int_equal(packed_health(store).live_slots, live);
+	store_must_close(store);
+	other.settings[0] = "capacity=50MiB";
+	store = setup_must_open(&other);
+	for (int i = 0; i < 300 && packed_health(store).segment_bytes > 50 * (1 << 20); i++)
+		sleep_ms(100);
+	assert_true(packed_health(store).segment_bytes <= 50 * (1 << 20));
+	store_must_close(store);
+	(void)packed_check(fix.store);
+	fix_close(&fix);
 }
 
 #define MIB (UINT64_C(1) << 20)
@@ -315,6 +374,7 @@ int main(void)
 		cmocka_unit_test(test_the_capacity_that_was_configured),
 		cmocka_unit_test(test_a_full_disk_below_slots),
 		cmocka_unit_test(test_what_a_new_root_becomes),
+		cmocka_unit_test(test_a_capacity_that_nobody_gave),
 		cmocka_unit_test(test_ten_times_the_capacity),
 	};
 
