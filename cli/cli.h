@@ -152,6 +152,10 @@ int cli_store_reopen(struct kvc_cli *cli);
 /* To change what is there: like cli_store_open(), but makes no folder that is missing. */
 int cli_store_open_existing(struct kvc_cli *cli);
 
+/* Paths of the roots of cli->store that it could not write whatever it asked for: a new reference
+ * to an array of texts. */
+json_t *cli_unwritable_roots(struct kvc_cli *cli);
+
 /* A namespace as typed: 0 when there are objects of it in cli->store; else it is told: CLI_USAGE
  * for what is no namespace id, CLI_MISS, or the code of what failed. */
 int cli_namespace_check(struct kvc_cli *cli, const char *id);

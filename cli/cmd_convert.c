@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -321,6 +322,49 @@ static int open_cursor(struct convert *convert)
 	return rc;
 }
 
+/* Roots are compared as folders: one may be written in two ways. */
+static int check_folders(struct convert *convert)
+{
+	json_t *from, *to;
+	size_t f, t;
+
+	json_array_foreach(convert->from_roots, f, from)
+	{
+		json_array_foreach(convert->to_roots, t, to)
+		{
+			const char *one = json_string_value(from), *other = json_string_value(to);
+			struct stat a, b;
+
+			if (one && other &&
+			    (strcmp(one, other) == 0 ||
+			     (stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev &&
+			      a.st_ino == b.st_ino)))
+				return cli_error(
+					convert->cli, CLI_USAGE,
+					"convert: source and target are one folder: %.200s", other);
+		}
+	}
+	return 0;
+}
+
+/* Before anything is copied: what cannot be removed would be there twice. */
+static int check_removable(struct convert *convert)
+{
+	json_t *roots;
+	int rc = 0;
+
+	if (!convert->arguments->move || convert->arguments->dry_run)
+		return 0;
+	roots = cli_unwritable_roots(convert->cli);
+	if (json_array_size(roots))
+		rc = cli_error(
+			convert->cli, CLI_DENIED,
+			"convert: --move cannot remove anything from %.200s: it is read-only",
+			json_string_value(json_array_get(roots, 0)));
+	json_decref(roots);
+	return rc;
+}
+
 static int open_all(struct convert *convert)
 {
 	struct kvc_cli *cli = convert->cli;
@@ -334,22 +378,30 @@ static int open_all(struct convert *convert)
 		rc = read_config(cli, convert->to_config, &convert->to_roots, &to_nixl);
 	convert->other_naming = convert->from_nixl != to_nixl;
 	if (rc == 0)
+		rc = check_folders(convert);
+	if (rc == 0)
 		rc = convert->arguments->move && !convert->arguments->dry_run ?
 			     cli_store_open_existing(cli) :
 			     cli_store_open(cli, KVC_OPEN_READ_ONLY | KVC_OPEN_NO_SELFTEST);
 	if (rc == 0 && convert->arguments->id)
 		rc = cli_namespace_check(cli, convert->arguments->id);
 	if (rc == 0)
+		rc = check_removable(convert);
+	/* A cursor of something else is told before the target is made. */
+	if (rc == 0)
+		rc = open_cursor(convert);
+	if (rc == 0)
 		rc = open_target(convert);
 	if (rc == 0 && convert->other_naming)
 		rc = check_move(convert);
 	if (rc == 0 && convert->other_naming && convert->to)
 		rc = cli_naming_begin(convert);
-	return rc ? rc : open_cursor(convert);
+	return rc;
 }
 
 static void close_all(struct convert *convert)
 {
+	cli_cursor_close(convert->cursor, false);
 	cli_naming_end(convert);
 	(void)kvc_store_close(convert->to);
 	kvc_config_free(convert->to_config);
@@ -522,7 +574,8 @@ static int convert_one(void *context, const struct kvc_object_info *info)
 		return note_failure(convert, info, rc);
 	convert->copied += rc == CONVERT_COPIED;
 	convert->existed += rc == CONVERT_EXISTED;
-	convert->bytes += info->stored_bytes;
+	if (rc == CONVERT_COPIED)
+		convert->bytes += info->stored_bytes;
 	rc = note_done(convert, info);
 	if (rc < 0)
 		convert->fatal = rc;
@@ -576,6 +629,14 @@ static void clear_moved(struct convert *convert, const struct names *names)
 			(void)kvc_namespace_clear(convert->cli->store, names->ids[i], 0, &report);
 }
 
+/* What is stored and compared goes from the source, whoever stored it. */
+static uint64_t removed_count(const struct convert *convert)
+{
+	return convert->arguments->move && !convert->arguments->dry_run ?
+		       convert->copied + convert->existed :
+		       0;
+}
+
 static int print_summary(struct convert *convert, bool complete)
 {
 	char size[CLI_FORMAT_BYTES];
@@ -584,10 +645,11 @@ static int print_summary(struct convert *convert, bool complete)
 	if (convert->cli->json)
 		return cli_json_print(
 			convert->cli,
-			json_pack("{s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}",
+			json_pack("{s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}",
 				  "complete", complete, "dry_run", dry_run, "converted",
 				  (json_int_t)convert->copied, "existed",
-				  (json_int_t)convert->existed, "resumed",
+				  (json_int_t)convert->existed, "removed",
+				  (json_int_t)removed_count(convert), "resumed",
 				  (json_int_t)convert->resumed, "passed_over",
 				  (json_int_t)convert->passed, "corrupt",
 				  (json_int_t)convert->corrupt, "kept", (json_int_t)convert->kept,
@@ -596,16 +658,32 @@ static int print_summary(struct convert *convert, bool complete)
 	if (convert->cli->quiet)
 		return 0;
 	printf("%" PRIu64 " object%s, %s, %s; %" PRIu64 " were there already, %" PRIu64
-	       " done by an earlier run, %" PRIu64 " of others; %" PRIu64 " corrupt, %" PRIu64
-	       " kept, %" PRIu64 " failed%s\n",
+	       " done by an earlier run",
 	       convert->copied, convert->copied == 1 ? "" : "s",
 	       cli_format_size(size, convert->bytes), dry_run ? "would be converted" : "converted",
-	       convert->existed, convert->resumed, convert->passed, convert->corrupt, convert->kept,
-	       convert->failed,
+	       convert->existed, convert->resumed);
+	if (convert->passed)
+		printf(", %" PRIu64 " not of the pool", convert->passed);
+	if (convert->arguments->move && !dry_run)
+		printf("; %" PRIu64 " removed from the source", removed_count(convert));
+	printf("; %" PRIu64 " corrupt, %" PRIu64 " kept, %" PRIu64 " failed%s\n", convert->corrupt,
+	       convert->kept, convert->failed,
 	       complete		 ? "" :
 	       cli_interrupted() ? " (interrupted)" :
 				   " (incomplete)");
 	return 0;
+}
+
+static void tell_how_to_go_on(const struct convert *convert)
+{
+	if (convert->arguments->dry_run)
+		return;
+	if (convert->arguments->cursor)
+		cli_note(convert->cli, "The same command goes on; what '%.200s' notes is skipped.",
+			 convert->arguments->cursor);
+	else
+		cli_note(convert->cli, "The same command goes on; what is in the target already is "
+				       "compared (--cursor FILE skips it).");
 }
 
 /* The exit code; tells what ended it early. */
@@ -625,8 +703,10 @@ static int finish(struct convert *convert, int rc)
 	cli_cursor_close(convert->cursor, complete && convert->exit_code == CLI_DONE);
 	convert->cursor = NULL;
 	told = print_summary(convert, complete);
-	if (rc == -EINTR && cli_interrupted())
+	if (rc == -EINTR && cli_interrupted()) {
+		tell_how_to_go_on(convert);
 		return CLI_INTERRUPTED;
+	}
 	if (rc < 0)
 		return cli_error(convert->cli, cli_exit_of_errno(rc), "convert: %s",
 				 convert->fatal && !*cause ? strerror(-rc) : cause);

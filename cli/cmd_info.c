@@ -194,8 +194,8 @@ static error_t parse_selftest(int key, char *argument, struct argp_state *state)
 
 static const struct argp selftest_argp = {
 	.parser = parse_selftest,
-	.doc = "Writes, finds, reads, compares and removes a test object on every root. Exit code "
-	       "1: bytes came back wrong."
+	.doc = "Writes, finds, reads, compares and removes a test object on every root that can be "
+	       "written, and names the others. Exit code 1: bytes came back wrong."
 	       "\v"
 	       "Example:\n"
 	       "  kvcellar -D /mnt/cache selftest",
@@ -213,7 +213,9 @@ int kvc_cmd_selftest(struct kvc_cli *cli, int argc, char **argv)
 {
 	char text[CLI_FORMAT_BYTES];
 	struct timespec begin, end;
+	json_t *roots, *root;
 	double seconds;
+	size_t i;
 	int rc;
 
 	rc = cli_parse(cli, &selftest_argp, 0, argc, argv, NULL);
@@ -228,8 +230,16 @@ int kvc_cmd_selftest(struct kvc_cli *cli, int argc, char **argv)
 	if (rc < 0)
 		return cli_fail_as(cli, selftest_exit(rc), rc, "selftest");
 	seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+	roots = cli_unwritable_roots(cli);
 	if (cli->json)
-		return cli_json_print(cli, json_pack("{s:b, s:f}", "ok", 1, "seconds", seconds));
+		return cli_json_print(cli, json_pack("{s:b, s:f, s:o}", "ok", 1, "seconds", seconds,
+						     "read_only", roots));
 	printf("%sok%s (%s)\n", cli_green(cli), cli_plain(cli), cli_format_seconds(text, seconds));
+	json_array_foreach(roots, i, root)
+	{
+		printf("%s is read-only: nothing was written there, and nothing tested\n",
+		       json_string_value(root));
+	}
+	json_decref(roots);
 	return CLI_DONE;
 }

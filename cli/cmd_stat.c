@@ -167,10 +167,24 @@ static const char *behind_root(const char *path, const char *root)
 										NULL;
 }
 
+/* Without links in the folder; the last part may be no file, as that of a slot is not. */
+static char *real_path_of(const char *path)
+{
+	const char *name = strrchr(path, '/');
+	char *above = name ? strndup(path, (size_t)(name - path)) : NULL;
+	char *folder = above ? realpath(*above ? above : "/", NULL) : NULL, *real = NULL;
+
+	if (folder && asprintf(&real, "%s%s", strcmp(folder, "/") ? folder : "", name) < 0)
+		real = NULL;
+	free(folder);
+	free(above);
+	return real;
+}
+
 /* The same when both are written differently: one relative, or through a symlink. */
 static int place_behind_links(struct places *places, const char *path, const char *root)
 {
-	char *real_path = realpath(path, NULL), *real_root = realpath(root, NULL);
+	char *real_path = real_path_of(path), *real_root = realpath(root, NULL);
 	const char *rest = real_path && real_root ? behind_root(real_path, real_root) : NULL;
 	int rc = rest ? place_add(places, root, strlen(root), rest) : -ENOENT;
 
@@ -277,22 +291,30 @@ static bool is_path(struct kvc_cli *cli, const char *what)
 	return found;
 }
 
+/* Somebody may have meant a path. */
+static const char *key_hint(const char *what, bool path)
+{
+	return path || !strchr(what, '/') ?
+		       "" :
+		       " (taken as a key: a path begins with / or as ls --long prints it)";
+}
+
 static int stat_object(struct kvc_cli *cli, const char *what)
 {
 	struct kvc_object_detail detail = { .size = sizeof(detail) };
 	struct places places = { .count = 0 };
+	const bool path = is_path(cli, what);
 	json_t *list = json_array();
 	int rc;
 
-	rc = is_path(cli, what) ? places_of_path(cli, what, &places) :
-				  places_of_key(cli, what, &places);
+	rc = path ? places_of_path(cli, what, &places) : places_of_key(cli, what, &places);
 	for (size_t i = 0; rc == 0 && i < places.count; i++) {
 		const struct place *place = &places.list[i];
 
 		detail.size = sizeof(detail);
 		rc = kvc_object_stat(cli->store, place->root, place->path, &detail);
 		if (rc < 0) {
-			rc = cli_fail(cli, rc, "stat '%.80s'", what);
+			rc = cli_fail(cli, rc, "stat '%.80s'%s", what, key_hint(what, path));
 		} else if (cli->json) {
 			(void)json_array_append_new(list, detail_json(place, &detail));
 		} else {
@@ -339,6 +361,20 @@ static json_t *usage_json(const struct kvc_root_usage *usage, size_t count)
 	return json_pack("{s:o}", "roots", list);
 }
 
+/* Where nothing can be written, the counts are this process's alone. */
+static void tell_uncorrected(struct kvc_cli *cli)
+{
+	json_t *roots = cli_unwritable_roots(cli), *root;
+	size_t i;
+
+	json_array_foreach(roots, i, root)
+	{
+		cli_note(cli, "%s is read-only: it was counted, and nothing was corrected there",
+			 json_string_value(root));
+	}
+	json_decref(roots);
+}
+
 static int stat_usage(struct kvc_cli *cli, bool recount)
 {
 	struct kvc_root_usage *usage;
@@ -348,6 +384,8 @@ static int stat_usage(struct kvc_cli *cli, bool recount)
 	usage = read_usage(cli, recount, &count);
 	if (!usage)
 		return CLI_IO;
+	if (recount)
+		tell_uncorrected(cli);
 	if (cli->json)
 		rc = cli_json_print(cli, usage_json(usage, count));
 	else

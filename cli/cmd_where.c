@@ -207,12 +207,24 @@ static json_t *real_root(const struct answer *answer, const char *root)
 	return json_null();
 }
 
+/* What is not stored yet has no slot, only the folder of its slots. */
+static bool has_no_slot(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	return name && strncmp(name, "/slots-", 7) == 0 && name[7] &&
+	       name[7 + strspn(name + 7, "0123456789")] == '\0';
+}
+
 static int add_place(void *context, const struct kvc_object_info *info)
 {
 	struct answer *answer = context;
 	json_t *object = json_pack("{s:o, s:o, s:o}", "name", cli_json_text(info->name), "root",
 				   real_root(answer, info->root_path), "path",
 				   cli_json_text(info->path));
+
+	if (has_no_slot(info->path))
+		(void)json_object_set_new(object, "stored", json_false());
 
 	return json_array_append_new(answer->objects, object) < 0 ? -ENOMEM : 0;
 }
@@ -314,10 +326,11 @@ static void print_answer(struct kvc_cli *cli, const json_t *answer)
 	{
 		const char *root = json_string_value(json_object_get(object, "root"));
 
-		printf("  name %s\n  path %s/%s\n",
+		printf("  name %s\n  path %s/%s%s\n",
 		       json_string_value(json_object_get(object, "name")),
 		       root ? root : "(by the uuid of the roots)",
-		       json_string_value(json_object_get(object, "path")));
+		       json_string_value(json_object_get(object, "path")),
+		       json_object_get(object, "stored") ? "  (not stored)" : "");
 	}
 }
 

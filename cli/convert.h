@@ -85,7 +85,7 @@ bool cli_cursor_is_due(const struct cursor *cursor);
 /* Writes what was added, after the roots of the target are on stable storage. 0 or -errno. */
 int cli_cursor_flush(struct cursor *cursor, const json_t *to_roots);
 
-/* Closes it; done: and removes it. */
+/* Closes it; done, or when it notes nothing: and removes it. */
 void cli_cursor_close(struct cursor *cursor, bool done);
 
 /* Brings the folders of these roots to stable storage. */

@@ -185,7 +185,8 @@ static int load(struct kvc_cli *cli, struct cursor *cursor, const char *identity
 	if (status.st_size > 0 && strcmp(have, want) != 0)
 		return cli_error(cli, CLI_USAGE,
 				 "cursor '%.200s' is of a conversion between other directories, or "
-				 "of another pool",
+				 "of another pool: name another file, or delete it if that one is "
+				 "not to go on",
 				 cursor->path);
 	if (status.st_size == 0)
 		rc = write_all(cursor->fd, want, HEAD_BYTES, 0);
@@ -275,7 +276,8 @@ void cli_cursor_close(struct cursor *cursor, bool done)
 {
 	if (!cursor)
 		return;
-	if (done)
+	/* One that notes nothing is of no use. */
+	if (done || cursor->end == HEAD_BYTES)
 		(void)unlink(cursor->path);
 	(void)close(cursor->fd);
 	free(cursor->table);

@@ -36,6 +36,23 @@ int cli_store_open_existing(struct kvc_cli *cli)
 	return rc ? rc : cli_store_reopen(cli);
 }
 
+json_t *cli_unwritable_roots(struct kvc_cli *cli)
+{
+	struct kvc_root_usage usage[64];
+	json_t *list = json_array();
+	int count;
+
+	memset(usage, 0, sizeof(usage));
+	for (size_t i = 0; i < sizeof(usage) / sizeof(usage[0]); i++)
+		usage[i].size = sizeof(usage[i]);
+	count = kvc_store_usage(cli->store, 0, usage, sizeof(usage) / sizeof(usage[0]));
+	for (int i = 0; i < count; i++)
+		if (strcmp(usage[i].state, "read-only") == 0 ||
+		    strcmp(usage[i].state, "reads only") == 0)
+			(void)json_array_append_new(list, cli_json_text(usage[i].path));
+	return list;
+}
+
 int cli_namespace_check(struct kvc_cli *cli, const char *id)
 {
 	struct kvc_clear_report report = { .size = sizeof(report) };

@@ -11,6 +11,7 @@
 
 #include "core/checksum.h"
 #include "core/clock.h"
+#include "core/describe.h"
 #include "core/folder.h"
 #include "core/image.h"
 #include "core/log.h"
@@ -437,9 +438,10 @@ static int remove_source(const struct copy *copy)
 	const uint64_t *version = copy->found.version;
 	int rc;
 
+	rc = kvc_root_check_writable(root);
+	if (rc)
+		return rc;
 	if (copy->in_slot) {
-		if (root->read_only || root->writes_refused)
-			return kvc_fail(-EROFS, "%s: opened read-only", root->location);
 		(void)kvc_packed_remove(copy->item.arena, &copy->item.place);
 		return 0;
 	}

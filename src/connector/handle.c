@@ -4,6 +4,7 @@
 
 #include "connector/batch.h"
 #include "connector/trace.h"
+#include "core/describe.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/packed_format.h"
@@ -194,10 +195,11 @@ int kvc_namespace_usage(struct kvc_namespace *ns, uint64_t *out_bytes, uint64_t 
 
 static int refuse_read_only(const struct kvc_store *store)
 {
-	for (size_t r = 0; r < store->root_count; r++)
-		if (store->roots[r]->read_only || store->roots[r]->writes_refused)
-			return kvc_fail(-EROFS, "%s: opened read-only", store->roots[r]->location);
-	return 0;
+	int rc = 0;
+
+	for (size_t r = 0; r < store->root_count && !rc; r++)
+		rc = kvc_root_check_writable(store->roots[r]);
+	return rc;
 }
 
 /* What else lies in a namespace's folders is not ours to remove. */

@@ -31,6 +31,16 @@ const char *kvc_root_state(const struct kvc_root *root)
 	return root->opened_read_only ? "ok (opened read-only)" : "ok";
 }
 
+int kvc_root_check_writable(const struct kvc_root *root)
+{
+	if (!root->read_only && !root->writes_refused)
+		return 0;
+	return kvc_fail(-EROFS, "%s: %s", root->location,
+			root->read_only && root->opened_read_only ? "opened read-only" :
+			root->read_only ? "read-only: its file system is mounted so" :
+					  "this version only reads what is stored there");
+}
+
 static const char *deadline_word(const struct kvc_root *root)
 {
 	switch (kvc_root_deadline_kind(root)) {

@@ -9,4 +9,7 @@ struct kvc_root;
 /* "ok", "suspect", "read-only", ... */
 const char *kvc_root_state(const struct kvc_root *root);
 
+/* 0, or -EROFS and why the root is not written to. */
+int kvc_root_check_writable(const struct kvc_root *root);
+
 #endif

@@ -3,6 +3,7 @@
 """convert: between layouts and namings; interrupted, full, corrupt, refused."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,6 +174,38 @@ class Convert(support.Case):
         self.assertEqual(self.objects(), [])
         self.check(run("-D", self.target, "verify", "-q"), DONE)
 
+    def test_what_was_moved_is_counted(self):
+        count = self.fill()
+        self.convert(*PACKED)
+        shown = self.check(self.k("convert", "--to-dir", self.target, *PACKED), DONE).text
+        self.assertIn(f"0 objects, 0 B, converted; {count} were there already", shown)
+        self.assertNotIn("removed", shown)
+        self.assertNotIn("not of the pool", shown)
+        self.check(self.k("put", "one more", stdin=b"x"), DONE)
+        shown = self.check(self.k("convert", "--to-dir", self.target, *PACKED, "--move"), DONE).text
+        self.assertIn(f"1 object, 8.0 KiB, converted; {count} were there already", shown)
+        self.assertIn(f"; {count + 1} removed from the source; ", shown)
+        self.assertEqual(self.objects(), [])
+        self.assertEqual(self.convert("--move")["removed"], 0)
+
+    def test_an_interrupted_run_says_how_to_go_on(self):
+        self.fill("4K", 3000)
+        cursor = self.path("cursor")
+
+        def ready(_process):
+            end = time.monotonic() + support.TIMEOUT
+            while time.monotonic() < end:
+                if os.path.exists(cursor) and os.path.getsize(cursor) > 64:
+                    return
+                time.sleep(0.001)
+
+        done = support.interrupt(["-D", self.root, "convert", "--to-dir", self.target, *PACKED,
+                                  "--cursor", cursor], ready)
+        self.check(done, support.INTERRUPTED)
+        self.assertIn("(interrupted)", done.text)
+        self.assertIn(f"The same command goes on; what '{cursor}' notes is skipped.", done.errors)
+        self.assertGreater(self.convert(*PACKED, "--cursor", cursor)["resumed"], 0)
+
     def test_cursors_of_something_else(self):
         self.fill()
         cursor = self.write("cursor", b"something else\n" * 10)
@@ -184,7 +217,12 @@ class Convert(support.Case):
         self.convert("--cursor", cursor, code=CORRUPT)
         self.assertTrue(os.path.exists(cursor))
         self.check(self.k("convert", "--to-dir", self.path("other"), "--cursor", cursor), USAGE,
-                   "other directories")
+                   "other directories", "name another file, or delete it")
+        self.assertFalse(os.path.exists(self.path("other")))
+        unused = self.path("unused")
+        self.check(self.k("convert", "--to-dir", self.path("no", "where"), "--cursor", unused),
+                   CONFIG)
+        self.assertFalse(os.path.exists(unused))
         self.check(self.k("convert", "--to-dir", self.target, "--cursor", self.folder), USAGE,
                    self.folder)
 
@@ -201,11 +239,14 @@ class Convert(support.Case):
     def test_refused(self):
         self.fill()
         self.check(self.k("convert"), USAGE, "--to-config or --to-dir")
-        same = self.k("convert", "--to-dir", self.root)
-        self.assertNotEqual(same.code, DONE, same)
-        self.assertIn("one root", same.errors)
-        self.check(self.k("convert", "--to-dir", self.root, "--layout", "packed"), CONFIG,
-                   self.root)
+        os.symlink(self.root, self.path("link"))
+        for same in (self.root, self.path("link"), os.path.join(self.root, ".")):
+            for layout in ("files", "packed"):
+                self.check(self.k("convert", "--to-dir", same, "--layout", layout), USAGE,
+                           "source and target are one folder", same)
+        copy = self.path("copy")
+        shutil.copytree(self.root, copy)
+        self.assertIn("one root", self.k("convert", "--to-dir", copy).errors)
         self.check(self.k("convert", "--to-dir", self.target, "--layout", "odd"), CONFIG, "odd")
         self.check(self.k("convert", "--to-dir", self.target, "--to-set", "x"), USAGE, "--to-set")
         self.check(self.k("convert", "--to-config", "stroage_dirs=['/x']"), CONFIG, "stroage_dirs")

@@ -199,6 +199,27 @@ class Errors(support.Case):
         line, = done.errors.splitlines()
         self.assertIn("/tmp/ro", line)
 
+    def test_what_cannot_be_changed_on_a_read_only_mount(self):
+        self.need_mounts()
+        self.check(self.k("put", "k", stdin=b"kept"), DONE)
+        namespace = self.k("ls", "--json").json["namespaces"][0]["namespace"]
+        done = in_mounts(f"""
+            mkdir ro; mount --bind "$work/root" ro; mount -o remount,bind,ro ro
+            "$k" -D /tmp/ro clear {namespace} --yes; echo "clear $?"
+            "$k" -D /tmp/ro convert --to-dir /tmp/new --move; echo "convert $?"; ls -d /tmp/new
+            "$k" -D /tmp/ro selftest | sed 's/(.*)//'; echo "selftest $?"
+            "$k" -D /tmp/ro selftest --json | grep -A1 read_only
+            "$k" -D /tmp/ro stat --recount >/dev/null; echo "recount $?"
+            """, self.folder)
+        self.assertEqual(done.text, f"clear {DENIED}\nconvert {DENIED}\nok \n"
+                         "/tmp/ro is read-only: nothing was written there, and nothing tested\n"
+                         'selftest 0\n  "read_only": [\n    "/tmp/ro"\nrecount 0\n', done)
+        clear, convert, absent, recount = done.errors.splitlines()
+        self.assertIn("/tmp/ro: read-only: its file system is mounted so", clear)
+        self.assertIn("--move cannot remove anything from /tmp/ro: it is read-only", convert)
+        self.assertIn("/tmp/new", absent)
+        self.assertIn("nothing was corrected there", recount)
+
     def test_default_folder_that_is_a_link(self):
         self.need_mounts()
         done = in_mounts("""

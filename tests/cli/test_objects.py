@@ -295,6 +295,44 @@ class Objects(support.Case):
         self.check(run("-D", "root", "stat", "/etc/hostname", cwd=self.folder), USAGE,
                    "in none of the roots")
 
+    def packed(self, capacity="1GiB"):
+        """This test's root with four pages in slots; its options."""
+        options = ["-D", self.root, "-s", "storage_layout=packed", "-s", f"capacity={capacity}"]
+        self.check(run(*options, "bench", "--keep", "--pages", "4", "--reps", "1", "-q",
+                       "--part-bytes", "4K"), DONE)
+        return options
+
+    def test_paths_of_slots(self):
+        self.packed()
+        for root in (self.root, "root", "./root"):
+            at = functools.partial(run, "-D", root, cwd=self.folder)
+            listed = self.check(at("ls", "--all", "--json"), DONE).json["objects"]
+            self.assertEqual(len(listed), 4)
+            slot = listed[3]["path"]
+            self.assertRegex(slot, r"/slots-\d+/seg\.1@\d+$")
+            for path in (os.path.join(self.root, slot), f"{root}/{slot}"):
+                self.assertIn(listed[3]["name"], self.check(at("stat", path), DONE).text)
+        self.check(run("-D", "root", "stat", f"./root/{slot}", cwd=self.folder), MISS,
+                   "taken as a key: a path begins with / or as ls --long prints it")
+        self.assertNotIn("taken as", self.k("stat", "nothing").errors)
+
+    def test_where_a_page_without_a_slot_would_lie(self):
+        self.packed()
+        shown = self.check(self.k("where", "none", "--part-bytes", "4K"), DONE).text
+        self.assertRegex(shown, r"(?m)^  path .*/slots-4096  \(not stored\)$")
+        self.assertEqual(shown.count("not stored"), 1)
+        answer = self.check(self.k("where", "none", "--part-bytes", "4K", "--json"), DONE).json
+        self.assertIs(answer["namings"][0]["objects"][0]["stored"], False)
+
+    def test_info_of_a_lowered_capacity(self):
+        """A read-only opening gives nothing back by itself."""
+        options = self.packed()
+        shown = self.check(run(*options, "info", "--read-only"), DONE).text
+        self.assertRegex(shown, r"(?m)^  allocated +\d+ of 1073741824 bytes in 1 segment$")
+        lower = ["-s", "capacity=1MiB", "info", "--read-only"]
+        self.assertRegex(self.check(run(*options, *lower), DONE).text,
+                         r"(?m)^  allocated +\d+ of 1048576 bytes in 1 segment \(being given back\)$")
+
     def test_memory_of_the_process(self):
         """The reference plugin through the same commands."""
         plugin = ["-s", "plugin.mem.active=true"]
