@@ -357,8 +357,10 @@ class Replay(support.Case):
 
 class Bench(support.Case):
     def test_bench(self):
-        document = self.check(self.k("bench", "--pages", "16", "--reps", "3", "--part-bytes",
-                                     "4K,10000", "--threads", "2", "--json"), DONE).json
+        files = ["-s", "storage_layout=files"]
+        document = self.check(self.k(*files, "bench", "--pages", "16", "--reps", "3",
+                                     "--part-bytes", "4K,10000", "--threads", "2", "--json"),
+                              DONE).json
         cases = [(case["op"], case["part_bytes"]) for case in document["cases"]]
         self.assertEqual(cases, [(op, size) for op in ("set", "exists_first", "exists", "get")
                                  for size in (4096, 10000)])
@@ -368,8 +370,9 @@ class Bench(support.Case):
         self.assertEqual(self.objects(), [])
 
     def test_keep_and_ops(self):
-        result = self.check(self.k("bench", "--pages", "8", "--reps", "1", "--part-bytes", "4K",
-                                   "--ops", "get", "--keep", "--warm"), DONE)
+        files = ["-s", "storage_layout=files"]
+        result = self.check(self.k(*files, "bench", "--pages", "8", "--reps", "1", "--part-bytes",
+                                   "4K", "--ops", "get", "--keep", "--warm"), DONE)
         self.assertRegex(result.text, r"(?m)^get +4.0 KiB x 2 ")
         self.assertNotRegex(result.text, "(?m)^set")
         self.assertEqual(len(self.objects()), 8 + 4)  # and those of the warm-up
