@@ -257,7 +257,7 @@ static int place_packed(struct run *run, const struct kvc_transfer *t, size_t pa
 	const struct kvc_name_rule *rule = &pool->rules[object];
 
 	request->packed = true;
-	request->lane = pool->geometry.objects[object].vrank / KVC_PACKED_LANE_RANKS;
+	request->lane = rule->packed_lane;
 	request->arena = kvc_pool_arena(pool, run->packed[root], root, object, t->op == KVC_SET);
 	kvc_name_packed(rule, &t->keys[page], &request->g, &request->v);
 	if (t->op != KVC_SET)

@@ -224,7 +224,7 @@ static bool try_rule(struct copy *copy, const struct kvc_name_parts *parts, bool
 	copy->v = v;
 	copy->packed_g = packed_g;
 	copy->packed_v = packed_v;
-	copy->lane = parts->vrank / KVC_PACKED_LANE_RANKS;
+	copy->lane = rule->packed_lane;
 	return true;
 }
 
@@ -265,8 +265,7 @@ static bool goes_into_slot(const struct copy *copy, struct kvc_root *target)
 {
 	return copy->kind == KVC_OBJECT_PAGE && !copy->nixl && copy->shape.payload_bytes > 0 &&
 	       copy->shape.stored_bytes <= UINT32_MAX &&
-	       run_count(&copy->shape) <= KVC_PACKED_RUNS && copy->lane <= KVC_PACKED_LANE_MAX &&
-	       kvc_root_packed(target, true);
+	       run_count(&copy->shape) <= KVC_PACKED_RUNS && kvc_root_packed(target, true);
 }
 
 static int errno_of(const struct kvc_request *request)

@@ -20,7 +20,7 @@ static int look_up(struct kvc_packed_arena *arena, const struct kvc_transfer *t,
 
 	for (size_t i = 0; i < count; i++) {
 		kvc_name_packed(&t->pool->rules[o], &t->keys[from + i], &keys[i].g, &keys[i].v);
-		keys[i].lane = object->vrank / KVC_PACKED_LANE_RANKS;
+		keys[i].lane = t->pool->rules[o].packed_lane;
 		keys[i].bytes = (uint32_t)object->shape->payload_bytes;
 	}
 	if (seen)

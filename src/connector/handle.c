@@ -333,7 +333,6 @@ static bool is_packable(const struct kvc_pool *pool)
 		const struct kvc_shape *shape = geometry->objects[o].shape;
 
 		if (shape->payload_bytes == 0 || shape->stored_bytes > UINT32_MAX ||
-		    geometry->objects[o].vrank / KVC_PACKED_LANE_RANKS > KVC_PACKED_LANE_MAX ||
 		    !has_few_runs(shape))
 			return false;
 	}

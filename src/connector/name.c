@@ -4,6 +4,7 @@
 
 #include "connector/name_bytes.h"
 #include "core/log.h"
+#include "core/packed_format.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -165,14 +166,15 @@ static void begin_hashes(struct kvc_name_rule *rule, const struct kvc_name_param
 	}
 }
 
-/* 192 bytes of no pattern from the hash of a prefix. */
-static void make_secret(const struct kvc_hash *prefix, uint8_t out[KVC_NAME_SECRET_BYTES])
+/* 192 bytes of no pattern from the hash of a prefix, which is returned. */
+static uint64_t make_secret(const struct kvc_hash *prefix, uint8_t out[KVC_NAME_SECRET_BYTES])
 {
 	struct kvc_hash hash = *prefix;
 	const uint64_t value = kvc_hash_end(&hash);
 
 	for (uint32_t i = 0; i < KVC_NAME_SECRET_BYTES / 64; i++)
 		kvc_hash_expand(value, i, out + i * 64);
+	return value;
 }
 
 static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p, bool raw)
@@ -193,8 +195,8 @@ static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p,
 			"file name longer than %u bytes",
 			KVC_NAME_KEY_BYTES, strlen(p->ns->fields.model_id), KVC_NAME_MAX);
 	begin_hashes(&rule, p, raw);
-	make_secret(&rule.group, rule.packed_group);
-	make_secret(&rule.object, rule.packed_object);
+	(void)make_secret(&rule.group, rule.packed_group);
+	rule.packed_lane = make_secret(&rule.object, rule.packed_object) % KVC_PACKED_LANES;
 	*out = rule;
 	return 0;
 }

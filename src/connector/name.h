@@ -30,6 +30,7 @@
  * The packed layout has its own g and v (kvc_name_packed()): secret = BLAKE2b-512(u64 p, u64 i) for
  * i = 0, 1, 2, one after the other, p = what H gives for the fields before the key; XXH3-64 of the
  * key with it. g from the group's fields, v from the object's. All numbers little-endian.
+ * The lane, which spreads the objects of a group over the table: p of v modulo 32.
  *
  * Everything here is pure and thread-safe; what is called per key allocates nothing.
  */
@@ -71,6 +72,7 @@ struct kvc_name_rule {
 	/* Of the packed layout's g and v. */
 	uint8_t packed_group[KVC_NAME_SECRET_BYTES];
 	uint8_t packed_object[KVC_NAME_SECRET_BYTES];
+	uint32_t packed_lane; /* by pool and ranks */
 	uint32_t suffix_bytes;
 	int naming;
 	char suffix[KVC_NAME_MAX + 1]; /* all that follows the key */

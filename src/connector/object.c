@@ -511,7 +511,7 @@ static int tell_slot(struct kvc_pool *pool, struct kvc_key key, uint32_t object,
 		.pool_name = pool->geometry.pool_name,
 	};
 	struct kvc_packed_key slot_key = {
-		.lane = pool->geometry.objects[object].vrank / KVC_PACKED_LANE_RANKS,
+		.lane = pool->rules[object].packed_lane,
 		.bytes = (uint32_t)request->shape->payload_bytes,
 	};
 	struct kvc_packed_place place;

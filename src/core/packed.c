@@ -146,21 +146,25 @@ static int refuse_other_host(const struct kvc_packed *packed)
 	uint8_t machine[32];
 
 	kvc_packed_machine_id(machine);
-	if (memcmp(machine, packed->shm->machine_id, sizeof(machine)) == 0 || beat > now ||
-	    now - beat > FOREIGN_S)
+	/* Its clock may be ahead of ours. */
+	if (memcmp(machine, packed->shm->machine_id, sizeof(machine)) == 0 ||
+	    (beat > now ? beat - now : now - beat) > FOREIGN_S)
 		return 0;
 	return kvc_fail(-EBUSY,
 			"%s: a process of another host (machine id %.32s) used it %" PRIu64
 			" s ago; a packed root belongs to one host",
-			packed->root->location, (const char *)packed->shm->machine_id, now - beat);
+			packed->root->location, (const char *)packed->shm->machine_id,
+			now > beat ? now - beat : 0);
 }
 
 static void beat(struct kvc_packed *packed)
 {
 	const uint64_t now = wall_s();
 
-	if (!packed->read_only && now - atomic_load(&packed->shm->heartbeat_s) >= BEAT_S)
-		atomic_store(&packed->shm->heartbeat_s, now);
+	if (packed->read_only || now - atomic_load(&packed->shm->heartbeat_s) < BEAT_S)
+		return;
+	atomic_store(&packed->shm->heartbeat_s, now);
+	kvc_packed_lock_touch(packed->lock);
 }
 
 /* Once for the deaths since the last time, of all of them: a bit may have been taken, or a
@@ -199,15 +203,20 @@ static void recount_files(struct kvc_packed *packed)
 
 /* Whether a table or a segment is there and is not what it should be. What another version made is
  * left alone. */
-static bool is_damaged(struct kvc_packed *packed)
+static int look_for_damage(struct kvc_packed *packed, bool *out)
 {
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
-		const uint32_t epoch = atomic_load(&a->record->epoch);
+		const int rc = kvc_packed_table_check(a);
 
-		if (epoch != 0 && !(epoch & KVC_PACKED_NO_TABLE) && !kvc_packed_table_get(a))
+		/* Descriptors and memory may be there for the next one. */
+		if (rc == -ENOENT || rc == -EBADMSG || rc == -ENOMSG || rc == -EPROTONOSUPPORT)
 			atomic_store(&packed->damaged, true);
+		else if (rc)
+			return kvc_fail(rc, "%s: a table of its index cannot be mapped: %s",
+					packed->root->location, strerror(-rc));
 	}
-	return atomic_load(&packed->damaged);
+	*out = atomic_load(&packed->damaged);
+	return 0;
 }
 
 /* As a rebuild wants it: without handles. */
@@ -228,8 +237,9 @@ static int begin_alone(struct kvc_packed *packed)
 		return rc;
 	if (!damaged && is_this_boot(packed)) {
 		recount_files(packed);
-		if (!is_damaged(packed))
-			return 0;
+		rc = look_for_damage(packed, &damaged);
+		if (rc || !damaged)
+			return rc;
 		forget_arenas(packed);
 	}
 	rc = damaged ? 0 : refuse_other_host(packed);

@@ -21,7 +21,7 @@
 
 #define RETIRED_MARKED	KVC_PACKED_RETIRED_MARKED
 #define RETIRED_REMOVED KVC_PACKED_RETIRED_REMOVED
-#define CHANGES_WAIT_NS (UINT64_C(5) * 1000000000)
+#define CHANGES_WAIT_NS (UINT64_C(500) * 1000000)
 
 void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *file, uint64_t number,
 			   char out[256])
@@ -34,13 +34,16 @@ void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *fil
 
 int kvc_packed_changes_begin(struct kvc_packed *packed)
 {
+	const uint64_t deadline_ns = kvc_now_ns() + CHANGES_WAIT_NS;
+	const struct timespec until = kvc_timespec(deadline_ns);
 	int rc;
 
 	if (packed->read_only)
 		return -EROFS;
-	pthread_mutex_lock(&packed->changes_lock);
-	rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_CHANGES, true,
-				  kvc_now_ns() + CHANGES_WAIT_NS);
+	/* Another process may be stopped while it has the lock. */
+	if (pthread_mutex_clocklock(&packed->changes_lock, CLOCK_MONOTONIC, &until))
+		return -ETIMEDOUT;
+	rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_CHANGES, true, deadline_ns);
 	if (rc)
 		pthread_mutex_unlock(&packed->changes_lock);
 	return rc;
@@ -84,7 +87,7 @@ void kvc_packed_table_drop(struct kvc_packed_arena *arena, struct kvc_packed_tab
 	pthread_mutex_unlock(&packed->dropped_lock);
 }
 
-static void table_free(struct kvc_packed_table *table)
+void kvc_packed_table_free(struct kvc_packed_table *table)
 {
 	kvc_packed_map_close(&table->map);
 	free(table->own);
@@ -123,7 +126,7 @@ void kvc_packed_reap(struct kvc_packed *packed, bool all)
 			continue;
 		}
 		*table = t->next_dropped;
-		table_free(t);
+		kvc_packed_table_free(t);
 	}
 	pthread_mutex_unlock(&packed->dropped_lock);
 }
@@ -185,19 +188,21 @@ static void drop_removed(struct kvc_packed_arena *arena)
 	}
 }
 
-/* A handle for a record that has none. */
-static void refresh_arena(struct kvc_packed *packed, uint32_t index)
+/* A handle for a record that has none. False: no memory. */
+static bool refresh_arena(struct kvc_packed *packed, uint32_t index)
 {
 	if (kvc_packed_record_is_sane(&packed->shm->arenas[index]))
-		(void)arena_add(packed, index);
-	else if (!atomic_exchange(&packed->damaged, true))
+		return arena_add(packed, index) == 0;
+	if (!atomic_exchange(&packed->damaged, true))
 		kvc_log(KVC_LOG_WARNING, "%s/" KVC_PACKED_FOLDER "/root.shm: a record is damaged",
 			packed->root->location);
+	return true;
 }
 
 void kvc_packed_refresh(struct kvc_packed *packed)
 {
 	const uint64_t generation = atomic_load(&packed->shm->generation);
+	bool whole = true;
 	uint32_t turn;
 
 	if (atomic_load_explicit(&packed->generation, memory_order_relaxed) == generation)
@@ -206,10 +211,11 @@ void kvc_packed_refresh(struct kvc_packed *packed)
 	pthread_mutex_lock(&packed->arena_lock);
 	for (uint32_t i = 0; i < KVC_PACKED_ARENAS; i++)
 		if (atomic_load(&packed->shm->arenas[i].state) == 1 && !has_handle(packed, i))
-			refresh_arena(packed, i);
+			whole &= refresh_arena(packed, i);
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
 		drop_removed(a);
-	atomic_store_explicit(&packed->generation, generation, memory_order_relaxed);
+	if (whole)
+		atomic_store_explicit(&packed->generation, generation, memory_order_relaxed);
 	pthread_mutex_unlock(&packed->arena_lock);
 	kvc_packed_leave(packed, turn);
 }

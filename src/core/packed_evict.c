@@ -41,8 +41,9 @@ static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *l
 	const uint64_t tag = kvc_packed_tag(g, 0) & KVC_PACKED_TAG_GROUP;
 	uint32_t ended = 0;
 
-	for (uint32_t lane = 0; table && lane < lanes; lane++) {
-		const struct kvc_packed_buckets buckets = kvc_packed_buckets(table, g, lane);
+	for (uint32_t left = table ? lanes : 0; left; left &= left - 1) {
+		const struct kvc_packed_buckets buckets =
+			kvc_packed_buckets(table, g, (uint32_t)__builtin_ctz(left));
 
 		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
 			const uint64_t entry = atomic_load_explicit(

@@ -118,6 +118,9 @@ void kvc_packed_lock_close(struct kvc_packed_lock *lock); /* NULL: nothing */
 int kvc_packed_lock_try(struct kvc_packed_lock *lock, uint32_t byte, bool exclusive);
 int kvc_packed_lock_wait(struct kvc_packed_lock *lock, uint32_t byte, bool exclusive,
 			 uint64_t deadline_ns);
+/* For those who remove files that nobody has written for long. */
+void kvc_packed_lock_touch(struct kvc_packed_lock *lock);
+
 void kvc_packed_lock_release(struct kvc_packed_lock *lock, uint32_t byte);
 
 #endif

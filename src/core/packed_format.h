@@ -56,7 +56,7 @@ struct kvc_packed_record {
 	char folder[96];	     /* namespace id */
 	_Atomic uint32_t segments;   /* numbers given out: 1 .. segments, some of them retired */
 	_Atomic uint32_t epoch;	     /* of the current table; 0: none yet */
-	_Atomic uint32_t lanes;	     /* lanes in use are below it */
+	_Atomic uint32_t lanes;	     /* bits of the lanes in use */
 	_Atomic uint32_t present;    /* segments that are there; a hint */
 	_Atomic uint64_t cursor;     /* where the search for a free slot goes on */
 	_Atomic uint64_t free_slots; /* hints; a sweep corrects them */
@@ -161,11 +161,11 @@ static inline uint64_t kvc_packed_freed(uint64_t state)
 enum kvc_packed_flag {
 	KVC_PACKED_CHECKSUM = 3u, /* mask: enum kvc_checksum_kind */
 	KVC_PACKED_LANE_SHIFT = 2,
-	KVC_PACKED_LANE_MAX = 0x3fff,
 };
 
-/* Virtual ranks that share a lane, and so the buckets of a group. */
-#define KVC_PACKED_LANE_RANKS 4u
+/* Objects of a group have their buckets by lane, which pool and ranks decide: so many of one key find
+ * room side by side, and all are found again for its eviction. */
+#define KVC_PACKED_LANES 32u
 
 /*
  * A slot's header: 64 bytes, one cache line. Fields but state are written while the slot is WRITING

@@ -83,6 +83,7 @@ struct kvc_packed {
 	bool read_only;
 	bool private_index; /* read-only after a reboot: rebuilt in memory of this process */
 	bool rebuilt;
+	bool rebuilding; /* nobody else is there */
 	uint64_t capacity_bytes;
 	uint64_t floor_bytes; /* of the device, that stay free */
 	uint64_t segment_target_bytes;
@@ -257,6 +258,9 @@ static inline uint64_t kvc_packed_tag(uint64_t g, uint64_t v)
 /* The table as it is now, or NULL: the arena has none. */
 struct kvc_packed_table *kvc_packed_table_get(struct kvc_packed_arena *arena);
 
+/* Why there is none although there should be one; 0: there is, or need not be. */
+int kvc_packed_table_check(struct kvc_packed_arena *arena);
+
 /* SET 6. 0; 1: a LIVE object of the same (g, v) with a smaller reference stays and ours is to go;
  * `old` (0: none) is the reference of an entry that ours replaces. */
 int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
@@ -267,6 +271,9 @@ void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_
 /* Makes a table for at least `slots` slots from the headers and puts it in force; with the lock of
  * changes held. */
 int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots);
+
+/* One for an arena that has segments and none; without it nothing is found there. */
+void kvc_packed_table_mend(struct kvc_packed_arena *arena);
 
 /* ---------------------------------------------------------------- packed_arena.c */
 
@@ -345,6 +352,7 @@ void kvc_packed_segment_free(struct kvc_packed_segment *segment);
 
 /* This process forgets a segment whose files are gone. */
 void kvc_packed_segment_drop(struct kvc_packed_segment *segment);
+void kvc_packed_table_free(struct kvc_packed_table *table);
 void kvc_packed_table_drop(struct kvc_packed_arena *arena, struct kvc_packed_table *table);
 
 /* Unmaps what was dropped and is used by no batch any more; all: whatever it is. */

@@ -20,7 +20,8 @@
 #define BUSY_MAX	 4 /* busy segments that one look for room may meet */
 #define AGE_SAMPLES	 32u
 #define SEGMENTS_AT_ONCE 128u
-#define COLDER_NS	 (UINT64_C(50) * 1000000) /* between two looks for colder ones */
+#define STUCK_NS	 (UINT64_C(10) * 1000000000) /* another process does not let go of its lock */
+#define COLDER_NS	 (UINT64_C(50) * 1000000)    /* between two looks for colder ones */
 
 /* ---------------------------------------------------------------- between arenas */
 
@@ -44,25 +45,25 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 }
 
 /* Of very many segments a part is looked at, another one each time. */
-static uint32_t step_of(uint32_t segments)
+static uint32_t step_of(const struct kvc_packed_arena *arena)
 {
-	return 1 + segments / SEGMENTS_AT_ONCE;
+	return 1 + atomic_load(&arena->record->present) / SEGMENTS_AT_ONCE;
 }
 
-static uint32_t first_of(struct kvc_packed_arena *arena, uint32_t segments)
+static uint32_t first_of(struct kvc_packed_arena *arena)
 {
-	return 1 + (uint32_t)(kvc_packed_random(arena->packed) % step_of(segments));
+	return 1 + (uint32_t)(kvc_packed_random(arena->packed) % step_of(arena));
 }
 
 /* The segment of an arena that was used least lately; NULL: it has none. */
 static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t *out_latest)
 {
-	const uint32_t segments = atomic_load(&arena->record->segments);
+	const uint32_t segments = atomic_load(&arena->record->segments), step = step_of(arena);
 	const uint64_t now_ns = kvc_now_ns();
 	struct kvc_packed_segment *coldest = NULL;
 
 	*out_latest = UINT64_MAX;
-	for (uint32_t n = first_of(arena, segments); n <= segments; n += step_of(segments)) {
+	for (uint32_t n = first_of(arena); n <= segments; n += step) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 		uint64_t latest, earliest;
 
@@ -192,13 +193,14 @@ static bool may_take(struct kvc_packed_arena *arena)
 /* A segment of an arena that is colder than everything that this one, which has to evict, holds. */
 bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
 {
-	const uint32_t segments = atomic_load(&arena->record->segments);
+	const uint32_t segments = atomic_load(&arena->record->segments), step = step_of(arena);
 	uint64_t oldest = UINT64_MAX;
 	struct kvc_packed_segment *segment;
+	int rc;
 
 	if (!may_take(arena))
 		return false;
-	for (uint32_t n = first_of(arena, segments); n <= segments; n += step_of(segments)) {
+	for (uint32_t n = first_of(arena); n <= segments; n += step) {
 		uint64_t latest, earliest;
 
 		segment = kvc_packed_segment(arena, n);
@@ -210,7 +212,13 @@ bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
 	if (oldest == UINT64_MAX)
 		return false;
 	segment = coldest_but(arena->packed, arena, oldest);
-	if (!segment || kvc_packed_segment_retire(segment) || kvc_packed_segment_add(arena))
+	if (!segment)
+		return false;
+	rc = kvc_packed_segment_retire(segment);
+	if (rc == -ETIMEDOUT)
+		atomic_store_explicit(&arena->colder_after_ns, kvc_now_ns() + STUCK_NS,
+				      memory_order_relaxed);
+	if (rc || kvc_packed_segment_add(arena))
 		return false;
 	/* There may be more where this one came from. */
 	atomic_store_explicit(&arena->colder_after_ns, 0, memory_order_relaxed);
@@ -228,7 +236,11 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
 	uint64_t free_slots = kvc_packed_hint(&record->free_slots);
 	int rc;
 
-	if (atomic_load(&record->present) == 0 || (free_slots >= ahead && !pressed))
+	if (atomic_load(&record->present) == 0)
+		return;
+	if (!kvc_packed_table_get(arena))
+		kvc_packed_table_mend(arena);
+	if (free_slots >= ahead && !pressed)
 		return;
 	rc = kvc_packed_segment_add(arena);
 	if (rc == 0 || (free_slots >= reserve && !pressed))

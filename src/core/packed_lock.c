@@ -226,3 +226,9 @@ void kvc_packed_lock_release(struct kvc_packed_lock *lock, uint32_t byte)
 	if (lock->fd >= 0)
 		(void)set(lock, byte, HELD_NOT);
 }
+
+void kvc_packed_lock_touch(struct kvc_packed_lock *lock)
+{
+	if (lock->fd >= 0)
+		(void)futimens(lock->fd, NULL);
+}

@@ -195,8 +195,7 @@ bool kvc_packed_record_is_sane(const struct kvc_packed_record *record)
 	return atomic_load(&record->state) == 1 && is_slot_size(record->slot_bytes) &&
 	       record->segment_slots != 0 && record->segment_slots <= KVC_PACKED_SLOTS_MAX && end &&
 	       end != record->folder && record->folder[0] != '.' && !strchr(record->folder, '/') &&
-	       atomic_load(&record->segments) < KVC_PACKED_SEGMENTS_MAX &&
-	       atomic_load(&record->lanes) <= KVC_PACKED_LANE_MAX + 1;
+	       atomic_load(&record->segments) < KVC_PACKED_SEGMENTS_MAX;
 }
 
 /* Records have no CRC, and may be older than the segments: where there are folders, these tell what
@@ -327,6 +326,7 @@ static bool is_whole(const struct kvc_packed_segment *segment, const struct kvc_
 	       kvc_packed_len(len_crc) != 0 &&
 	       kvc_packed_len(len_crc) <= segment->arena->slot_bytes &&
 	       (kvc_packed_flags(more) & KVC_PACKED_CHECKSUM) < KVC_CHECKSUM_CALLER &&
+	       kvc_packed_lane(more) < KVC_PACKED_LANES &&
 	       kvc_packed_slot_crc(slot, state) == (uint32_t)(len_crc >> 32);
 }
 
@@ -340,8 +340,7 @@ static void keep_slot(struct job *job, struct kvc_packed_segment *segment, uint3
 		stamp = 0;
 	if (stamp >> 1 > job->latest)
 		job->latest = stamp >> 1;
-	if (kvc_packed_lane(more) >= job->lanes)
-		job->lanes = kvc_packed_lane(more) + 1;
+	job->lanes |= 1u << kvc_packed_lane(more);
 	atomic_store_explicit(&segment->stamps[number], stamp | KVC_PACKED_SUSPECT,
 			      memory_order_relaxed);
 	job->live++;
@@ -576,9 +575,13 @@ int kvc_packed_rebuild(struct kvc_packed *packed)
 
 	if (atomic_load(&packed->arenas))
 		return kvc_fail(-EBUSY, "%s: its index is in use", packed->root->location);
+	/* Who does not come to the end of it leaves it to the next one. */
+	atomic_store(&shm->boot_id[0], 0);
+	atomic_store(&shm->boot_id[1], 0);
 	rc = find_records(packed);
 	if (rc)
 		return rc;
+	packed->rebuilding = true;
 	forget_processes(packed);
 	kvc_packed_step(packed, "packed.rebuild.records");
 	atomic_fetch_add(&shm->generation, 1);
@@ -586,6 +589,7 @@ int kvc_packed_rebuild(struct kvc_packed *packed)
 	for (struct kvc_packed_arena *arena = atomic_load(&packed->arenas); arena && !rc;
 	     arena = arena->next)
 		rc = rebuild_arena(arena, &latest, &bytes);
+	packed->rebuilding = false;
 	if (rc)
 		return kvc_fail_since(mark, rc, "%s: its index cannot be made again",
 				      packed->root->location);

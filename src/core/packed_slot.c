@@ -26,6 +26,7 @@
 #define CLAIM_ATTEMPTS 64
 #define EVICT_AT_ONCE  8u
 #define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
+#define STUCK_NS       (UINT64_C(10) * 1000000000)
 #define TOUCH_PART     64u
 
 static uint64_t page_align(uint64_t bytes)
@@ -403,9 +404,12 @@ static int make_room(struct kvc_packed_arena *arena)
 
 	/* Others wait for the one that adds it. */
 	if (kvc_now_ns() >= atomic_load_explicit(&arena->grow_after_ns, memory_order_relaxed)) {
-		if (kvc_packed_segment_add(arena) == 0)
+		rc = kvc_packed_segment_add(arena);
+		if (rc == 0)
 			return 0;
-		atomic_store_explicit(&arena->grow_after_ns, kvc_now_ns() + CALM_NS,
+		/* Not again soon when another process does not let go of its lock. */
+		atomic_store_explicit(&arena->grow_after_ns,
+				      kvc_now_ns() + (rc == -ETIMEDOUT ? STUCK_NS : CALM_NS),
 				      memory_order_relaxed);
 	}
 	if (kvc_packed_take_colder(arena))
@@ -556,12 +560,11 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 	struct kvc_packed_record *record = arena->record;
 	struct kvc_packed_place former;
 	const bool replaces = meta->overwrite && kvc_packed_find(arena, meta->key, &former) == 0;
-	uint32_t lanes = atomic_load_explicit(&record->lanes, memory_order_relaxed);
+	const uint32_t lane = 1u << meta->key->lane % KVC_PACKED_LANES;
 	int rc;
 
-	while (lanes <= meta->key->lane &&
-	       !atomic_compare_exchange_weak(&record->lanes, &lanes, meta->key->lane + 1))
-		;
+	if (!(atomic_load_explicit(&record->lanes, memory_order_relaxed) & lane))
+		atomic_fetch_or(&record->lanes, lane);
 	write_name(segment, place, meta);
 	if (!go_live(arena, place, meta)) {
 		atomic_store(&packed->intents->intents[place->intent], 0);
@@ -570,12 +573,17 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 	sync_header(arena, place);
 	kvc_packed_step(packed, "packed.set.live");
 	atomic_fetch_add_explicit(&record->live_slots, 1, memory_order_relaxed);
+	/* The former goes before ours can be found: of two live ones nobody could tell later which is
+	 * the newer. Who dies in between leaves ours in its intents. */
+	if (replaces) {
+		(void)kvc_packed_slot_end(former.segment, kvc_packed_ref_slot(former.ref),
+					  former.state);
+		sync_header(arena, &former);
+		kvc_packed_step(packed, "packed.set.replaced");
+	}
 	rc = kvc_packed_table_insert(arena, meta->key, place->ref, replaces ? former.ref : 0);
 	if (rc)
 		(void)kvc_packed_slot_end(segment, kvc_packed_ref_slot(place->ref), place->state);
-	else if (replaces) /* its entry is ours now */
-		(void)kvc_packed_slot_end(former.segment, kvc_packed_ref_slot(former.ref),
-					  former.state);
 	kvc_packed_step(packed, "packed.set.settled");
 	atomic_store(&packed->intents->intents[place->intent], 0);
 	return rc;

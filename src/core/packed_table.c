@@ -56,7 +56,8 @@ static int table_map(struct kvc_packed_arena *arena, uint32_t epoch, struct kvc_
 	table->entries = (_Atomic uint64_t *)((char *)table->map.memory +
 					      sizeof(struct kvc_packed_table_header));
 	if (memcmp(header.uuid, packed->shm->uuid, sizeof(header.uuid)) != 0 ||
-	    header.bucket_count == 0 || header.bucket_count % KVC_PACKED_PAGE_BUCKETS ||
+	    table->map.bytes < sizeof(struct kvc_packed_table_header) || header.bucket_count == 0 ||
+	    header.bucket_count % KVC_PACKED_PAGE_BUCKETS ||
 	    header.bucket_count > (table->map.bytes - sizeof(struct kvc_packed_table_header)) /
 					  (KVC_PACKED_BUCKET * sizeof(uint64_t))) {
 		kvc_packed_map_close(&table->map);
@@ -99,6 +100,20 @@ static struct kvc_packed_table *table_remap(struct kvc_packed_arena *arena)
 	}
 	pthread_mutex_unlock(&arena->lock);
 	return table;
+}
+
+int kvc_packed_table_check(struct kvc_packed_arena *arena)
+{
+	const uint32_t epoch = atomic_load(&arena->record->epoch);
+	struct kvc_packed_table *table;
+	int rc;
+
+	if (epoch == 0 || (epoch & KVC_PACKED_NO_TABLE) || kvc_packed_table_get(arena))
+		return 0;
+	rc = table_map(arena, epoch, &table);
+	if (rc == 0)
+		kvc_packed_table_free(table);
+	return rc;
 }
 
 struct kvc_packed_table *kvc_packed_table_get(struct kvc_packed_arena *arena)
@@ -228,6 +243,23 @@ static bool replace(const struct kvc_packed_buckets *buckets, uint64_t entry, ui
 	return false;
 }
 
+/* Whether the other of two live objects of a name stays. Processes side by side can agree on the
+ * smaller reference only; who is alone, after a reboot, keeps the one that was used last. */
+static bool stays(struct kvc_packed_arena *arena, const struct entry_look *other, uint64_t ref)
+{
+	const uint64_t other_ref = kvc_packed_ref(other->segment->number, other->slot);
+	struct kvc_packed_segment *segment =
+		arena->packed->rebuilding ? kvc_packed_segment_of(arena, ref) : NULL;
+	uint64_t ours, theirs;
+
+	if (!segment)
+		return other_ref < ref;
+	ours = atomic_load_explicit(&segment->stamps[kvc_packed_ref_slot(ref)],
+				    memory_order_relaxed);
+	theirs = atomic_load_explicit(&other->segment->stamps[other->slot], memory_order_relaxed);
+	return theirs != ours ? theirs > ours : other_ref < ref;
+}
+
 /* Of two live objects of one name that with the smaller reference stays, in every process; `old`
  * goes in any case. 1: ours goes. */
 static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
@@ -243,7 +275,7 @@ static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 		    (entry & KVC_PACKED_TAG) != kvc_packed_tag(key->g, key->v) ||
 		    look_at(arena, entry, key->g, key->v, &look) != ENTRY_SAME)
 			continue;
-		if (other != old && other < ref)
+		if (other != old && stays(arena, &look, ref))
 			return 1;
 		(void)kvc_packed_slot_end(look.segment, look.slot, look.state);
 	}
@@ -364,8 +396,8 @@ static void maker_add(struct maker *maker, struct kvc_packed_segment *segment, u
 		maker_flush(maker);
 }
 
-static void make_from_headers(struct kvc_packed_arena *arena, struct kvc_packed_table *table,
-			      bool look)
+static int make_from_headers(struct kvc_packed_arena *arena, struct kvc_packed_table *table,
+			     bool look)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
 	struct maker maker = { .arena = arena, .table = table, .look = look };
@@ -373,10 +405,14 @@ static void make_from_headers(struct kvc_packed_arena *arena, struct kvc_packed_
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 
+		/* Without descriptors or memory: its objects would be lost to everybody. */
+		if (!segment && !kvc_packed_segment_is_gone(arena, n))
+			return -EMFILE;
 		for (uint32_t s = 0; segment && s < segment->slots; s++)
 			maker_add(&maker, segment, s);
 	}
 	maker_flush(&maker);
+	return 0;
 }
 
 static int table_create(struct kvc_packed_arena *arena, uint32_t epoch, uint64_t bucket_count)
@@ -441,7 +477,13 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 		rc = table_map(arena, former + 1, &table);
 	if (rc)
 		return rc;
-	make_from_headers(arena, table, false);
+	rc = make_from_headers(arena, table, false);
+	if (rc) {
+		kvc_packed_table_free(table);
+		kvc_packed_arena_path(arena, "table", former + 1, path);
+		(void)kvc_packed_dir_remove(packed->dir, path);
+		return rc;
+	}
 	kvc_packed_step(packed, "packed.table.made");
 	pthread_mutex_lock(&arena->lock);
 	atomic_store_explicit(&arena->table, table, memory_order_release);
@@ -450,10 +492,23 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 		kvc_packed_table_drop(arena, old);
 	pthread_mutex_unlock(&arena->lock);
 	kvc_packed_step(packed, "packed.table.published");
-	make_from_headers(arena, table, true);
+	(void)make_from_headers(arena, table, true); /* all are mapped by now */
 	if (former) {
 		kvc_packed_arena_path(arena, "table", former, path);
 		(void)kvc_packed_dir_remove(packed->dir, path);
 	}
 	return 0;
+}
+
+void kvc_packed_table_mend(struct kvc_packed_arena *arena)
+{
+	const uint32_t epoch = atomic_load(&arena->record->epoch);
+
+	if ((epoch != 0 && !(epoch & KVC_PACKED_NO_TABLE)) ||
+	    kvc_packed_changes_begin(arena->packed))
+		return;
+	if (atomic_load(&arena->record->epoch) == epoch)
+		(void)kvc_packed_table_make(arena, (uint64_t)atomic_load(&arena->record->present) *
+							   arena->record->segment_slots);
+	kvc_packed_changes_end(arena->packed);
 }

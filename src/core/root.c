@@ -465,6 +465,21 @@ static int keep_former(struct kvc_root *root, struct kvc_packed *packed)
 	return 0;
 }
 
+/* Whether another root has the place of this one by now: nothing of it is ours to touch. */
+static bool is_taken(struct kvc_root *root)
+{
+	struct kvc_rootid id;
+	const int rc = read_identity(root, &id);
+
+	if (rc == -ENOENT)
+		return false; /* it will be written again */
+	if (rc == 0 && memcmp(id.uuid, root->uuid, sizeof(id.uuid)) == 0)
+		return false;
+	kvc_root_warn(root, KVC_WARN_IO, "another root is in its place: open the store again",
+		      ESTALE);
+	return true;
+}
+
 /* Its files were removed: sets begin anew. */
 static struct kvc_packed *make_again(struct kvc_root *root, struct kvc_packed *gone)
 {
@@ -472,7 +487,7 @@ static struct kvc_packed *make_again(struct kvc_root *root, struct kvc_packed *g
 
 	pthread_mutex_lock(&root->packed_lock);
 	packed = atomic_load_explicit(&root->packed, memory_order_acquire);
-	if (packed == gone && keep_former(root, gone) == 0) {
+	if (packed == gone && !is_taken(root) && keep_former(root, gone) == 0) {
 		if (kvc_packed_open(root, &packed) == 0) {
 			kvc_packed_retreat(gone);
 			atomic_store_explicit(&root->packed, packed, memory_order_release);

@@ -75,10 +75,18 @@ def group_of(place, key):
     return keyed_hash([place.ns_id], key)
 
 
-def object_of(place, fingerprint, key):
+def object_fields(place, fingerprint):
     rank = None if place.is_mla else struct.pack("<II", *place.tp)
     others = struct.pack("<III", place.pp[0], place.cp[0], place.dcp[0])
-    return keyed_hash([fingerprint, rank, others], key)
+    return [fingerprint, rank, others]
+
+
+def object_of(place, fingerprint, key):
+    return keyed_hash(object_fields(place, fingerprint), key)
+
+
+def lane_of(place, fingerprint):
+    return fields_hash(*object_fields(place, fingerprint)) % 32
 
 
 def mix(x):
@@ -112,7 +120,7 @@ class Slot:
                  parent_key=None, stamp=0, owner=0, bucket=0):
         self.state = gen << 20 | owner << 4 | state
         self.st, self.gen, self.place, self.bucket = state, gen, place, bucket
-        self.stamp = M64 if state == FREE else stamp << 1
+        self.stamp = 0 if state == FREE else stamp << 1
         self.record, self.data, self.fields = b"", b"", bytes(56)
         if not place:
             return
@@ -121,7 +129,7 @@ class Slot:
         self.data = b"".join(map(padded, parts))
         self.g = group_of(place, key)
         self.v = object_of(place, fingerprint, key)
-        self.lane = place.tp[0] // 4
+        self.lane = lane_of(place, fingerprint)
         self.fill(parts, kind, depth, group_of(place, parent_key) if parent_key else 0)
         self.name(fingerprint, sizes, encoded(key) + b".%s.%08x%s" % (
             pool.encode(), fingerprint >> 32, place.suffix().encode()))
@@ -223,8 +231,8 @@ def root_shm(arenas):
     put(shm, 256, struct.pack("<Q", CLOCK))
     put(shm, 4096 + 32 * DEAD_ENTRY, struct.pack("<QQQQ", DEAD_PID, 0, CREATED_S, 0))
     for i, arena in enumerate(arenas):
-        lanes = 1 + max(slot.lane for slot in arena.slots if slot.place)
-        put(shm, 12288 + 256 * i, arena.arena_record(lanes))
+        lanes = {slot.lane for slot in arena.slots if slot.place}
+        put(shm, 12288 + 256 * i, arena.arena_record(sum(1 << lane for lane in lanes)))
     return shm
 
 

@@ -260,7 +260,7 @@ static void test_slots_and_entries_are_where_they_should_be(void **state)
 		assert_int_equal(kvc_packed_slot_crc(slot, spot.place.state),
 				 atomic_load(&slot->len_crc) >> 32);
 		buckets = kvc_packed_buckets(kvc_packed_table_get(spot.arena), g,
-					     golden->tp_rank / 4);
+					     kvc_packed_lane(atomic_load(&slot->created_depth)));
 		entry = atomic_load(&buckets.entries[golden->bucket][0]);
 		assert_int_equal(entry, kvc_packed_tag(g, v) | golden->ref);
 		object_close(&opened);

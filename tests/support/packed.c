@@ -40,7 +40,7 @@ bool packed_spot(struct kvc_store *store, struct kvc_pool *pool, struct kvc_key 
 	struct kvc_packed *packed = packed_of(store, 0);
 	const struct kvc_geometry_object *of = &pool->geometry.objects[object];
 	struct kvc_packed_key wanted = {
-		.lane = of->vrank / KVC_PACKED_LANE_RANKS,
+		.lane = pool->rules[object].packed_lane,
 		.bytes = (uint32_t)of->shape->payload_bytes,
 	};
 	const uint32_t turn = kvc_packed_enter(packed);
