@@ -163,8 +163,8 @@ enum kvc_packed_flag {
 	KVC_PACKED_LANE_SHIFT = 2,
 };
 
-/* Objects of a group have their buckets by lane, which pool and ranks decide: so many of one key find
- * room side by side, and all are found again for its eviction. */
+/* Objects of a group have their buckets by lane, which pool and ranks decide: so many of one key
+ * find room side by side, and all are found again for its eviction. */
 #define KVC_PACKED_LANES 32u
 
 /*

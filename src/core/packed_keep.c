@@ -20,8 +20,9 @@
 #define BUSY_MAX	 4 /* busy segments that one look for room may meet */
 #define AGE_SAMPLES	 32u
 #define SEGMENTS_AT_ONCE 128u
-#define STUCK_NS	 (UINT64_C(10) * 1000000000) /* another process does not let go of its lock */
-#define COLDER_NS	 (UINT64_C(50) * 1000000)    /* between two looks for colder ones */
+/* Another process does not let go of its lock. */
+#define STUCK_NS	 (UINT64_C(10) * 1000000000)
+#define COLDER_NS	 (UINT64_C(50) * 1000000) /* between two looks for colder ones */
 
 /* ---------------------------------------------------------------- between arenas */
 
