@@ -166,15 +166,29 @@ static void begin_hashes(struct kvc_name_rule *rule, const struct kvc_name_param
 	}
 }
 
-/* 192 bytes of no pattern from the hash of a prefix, which is returned. */
-static uint64_t make_secret(const struct kvc_hash *prefix, uint8_t out[KVC_NAME_SECRET_BYTES])
+/* The ranks of a pool one after the other, from a beginning that the pool gives: objects of one key
+ * seldom share a lane. */
+static uint32_t lane_of(const struct kvc_name_params *p)
+{
+	const struct kvc_namespace_place *at = &p->ns->place;
+	const struct kvc_namespace_fields *fields = &p->ns->fields;
+	const uint64_t vranks = p->shared ? 1 : p->vrank_count;
+	const uint64_t others =
+		at->pp_rank +
+		fields->pp_size * (at->cp_rank + (uint64_t)fields->cp_size * at->dcp_rank);
+
+	return (uint32_t)((p->pool_fingerprint + (p->shared ? 0 : p->vrank) + vranks * others) %
+			  KVC_PACKED_LANES);
+}
+
+/* 192 bytes of no pattern from the hash of a prefix. */
+static void make_secret(const struct kvc_hash *prefix, uint8_t out[KVC_NAME_SECRET_BYTES])
 {
 	struct kvc_hash hash = *prefix;
 	const uint64_t value = kvc_hash_end(&hash);
 
 	for (uint32_t i = 0; i < KVC_NAME_SECRET_BYTES / 64; i++)
 		kvc_hash_expand(value, i, out + i * 64);
-	return value;
 }
 
 static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p, bool raw)
@@ -195,8 +209,9 @@ static int init_rule(struct kvc_name_rule *out, const struct kvc_name_params *p,
 			"file name longer than %u bytes",
 			KVC_NAME_KEY_BYTES, strlen(p->ns->fields.model_id), KVC_NAME_MAX);
 	begin_hashes(&rule, p, raw);
-	(void)make_secret(&rule.group, rule.packed_group);
-	rule.packed_lane = make_secret(&rule.object, rule.packed_object) % KVC_PACKED_LANES;
+	make_secret(&rule.group, rule.packed_group);
+	make_secret(&rule.object, rule.packed_object);
+	rule.packed_lane = lane_of(p);
 	*out = rule;
 	return 0;
 }

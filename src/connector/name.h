@@ -30,7 +30,8 @@
  * The packed layout has its own g and v (kvc_name_packed()): secret = BLAKE2b-512(u64 p, u64 i) for
  * i = 0, 1, 2, one after the other, p = what H gives for the fields before the key; XXH3-64 of the
  * key with it. g from the group's fields, v from the object's. All numbers little-endian.
- * The lane, which spreads the objects of a group over the table: p of v modulo 32.
+ * The lane, which spreads the objects of a group over the table:
+ * (pool fingerprint + vrank + n * (pp rank + pp size * (cp rank + cp size * dcp rank))) modulo 32.
  *
  * Everything here is pure and thread-safe; what is called per key allocates nothing.
  */

@@ -676,8 +676,6 @@ int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out)
 	set_capacity(packed);
 	tell_no_room(packed);
 	kvc_packed_refresh(packed);
-	/* Before the first set: it would store anew what a dead process has not made findable. */
-	(void)kvc_packed_recover_dead(packed);
 	start_keeper(packed);
 	*out = packed;
 	return 0;

@@ -83,7 +83,8 @@ struct kvc_packed {
 	bool read_only;
 	bool private_index; /* read-only after a reboot: rebuilt in memory of this process */
 	bool rebuilt;
-	bool rebuilding; /* nobody else is there */
+	bool rebuilding;    /* nobody else is there */
+	atomic_bool looked; /* for dead processes, since it was opened */
 	uint64_t capacity_bytes;
 	uint64_t floor_bytes; /* of the device, that stay free */
 	uint64_t segment_target_bytes;

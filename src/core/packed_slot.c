@@ -430,8 +430,18 @@ static int make_room(struct kvc_packed_arena *arena)
 	return rc;
 }
 
+/* Once, before the first set: it would else store anew what a dead process has published and not
+ * made findable. */
+static void look_for_dead(struct kvc_packed *packed)
+{
+	if (!atomic_load_explicit(&packed->looked, memory_order_relaxed) &&
+	    !atomic_exchange(&packed->looked, true))
+		(void)kvc_packed_recover_dead(packed);
+}
+
 int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out)
 {
+	look_for_dead(arena->packed);
 	for (int attempt = 0; attempt < CLAIM_ATTEMPTS; attempt++) {
 		uint32_t number = 0;
 		struct kvc_packed_segment *segment = take_bit(arena, &number);

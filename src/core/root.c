@@ -13,11 +13,13 @@
 #include "core/walk.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #define IDENTITY_NAME KVC_HOUSEKEEPING_FOLDER "/root.json"
 #define CONTROL_NS    (5 * UINT64_C(1000000000)) /* for one housekeeping I/O */
@@ -465,11 +467,34 @@ static int keep_former(struct kvc_root *root, struct kvc_packed *packed)
 	return 0;
 }
 
+/* The identity by its path: the plugin may still have the folder open that was there before. */
+static int identity_by_path(struct kvc_root *root, struct kvc_rootid *out)
+{
+	char path[PATH_MAX], *text;
+	ssize_t bytes;
+	int fd, rc;
+
+	if (!root->attributes.local_path)
+		return read_identity(root, out);
+	rc = snprintf(path, sizeof(path), "%s/" IDENTITY_NAME, root->attributes.local_path);
+	if (rc < 0 || (size_t)rc >= sizeof(path))
+		return -ENAMETOOLONG;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	text = malloc(TEXT_BYTES);
+	bytes = text ? read(fd, text, TEXT_BYTES) : -1;
+	rc = bytes < 0 ? -EIO : kvc_rootid_parse(text, (size_t)bytes, path, out);
+	free(text);
+	(void)close(fd);
+	return rc;
+}
+
 /* Whether another root has the place of this one by now: nothing of it is ours to touch. */
 static bool is_taken(struct kvc_root *root)
 {
 	struct kvc_rootid id;
-	const int rc = read_identity(root, &id);
+	const int rc = identity_by_path(root, &id);
 
 	if (rc == -ENOENT)
 		return false; /* it will be written again */

@@ -86,7 +86,9 @@ def object_of(place, fingerprint, key):
 
 
 def lane_of(place, fingerprint):
-    return fields_hash(*object_fields(place, fingerprint)) % 32
+    rank, ranks = (0, 1) if place.is_mla else place.tp
+    others = place.pp[0] + place.pp[1] * (place.cp[0] + place.cp[1] * place.dcp[0])
+    return (fingerprint + rank + ranks * others) % 32
 
 
 def mix(x):
