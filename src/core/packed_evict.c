@@ -164,13 +164,18 @@ static void oldest_first(struct victim *victims, unsigned k, unsigned count)
 	victims[oldest] = victim;
 }
 
+/* Live, and still what the stamp was read of: a free slot keeps the stamp of its past, and may have
+ * got the newest object of all since. */
 static bool is_live(struct victim *victim)
 {
 	struct kvc_packed_slot *slot = &victim->segment->headers[victim->slot];
 
 	victim->state = atomic_load_explicit(&slot->state, memory_order_acquire);
 	victim->g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	return kvc_packed_st(victim->state) == KVC_PACKED_LIVE;
+	return kvc_packed_st(victim->state) == KVC_PACKED_LIVE &&
+	       atomic_load_explicit(&victim->segment->stamps[victim->slot], memory_order_relaxed) >>
+			       1 ==
+		       victim->stamp;
 }
 
 /*
