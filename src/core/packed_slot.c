@@ -601,6 +601,29 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 
 /* ---------------------------------------------------------------- ending */
 
+/* A sweep may have given the slot out while it was being ended, and a set may have put the same
+ * object there: its entry looks as the one that was taken out. */
+static void stay_findable(struct kvc_packed_segment *segment, uint32_t number)
+{
+	struct kvc_packed_slot *slot = &segment->headers[number];
+	const uint64_t state = atomic_load(&slot->state);
+	struct kvc_packed_key key;
+
+	if (__builtin_expect(kvc_packed_st(state) != KVC_PACKED_LIVE, 1))
+		return;
+	key.g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	key.v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	key.bytes = kvc_packed_len(atomic_load_explicit(&slot->len_crc, memory_order_relaxed));
+	key.lane =
+		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
+	if (atomic_load(&slot->state) == state) {
+		const uint64_t ref = kvc_packed_ref(segment->number, number);
+
+		if (kvc_packed_table_insert(segment->arena, &key, ref, ref) != 0)
+			(void)kvc_packed_slot_end(segment, number, state);
+	}
+}
+
 bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, uint64_t state)
 {
 	struct kvc_packed_arena *arena = segment->arena;
@@ -616,6 +639,7 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, ui
 	kvc_packed_step(arena->packed, "packed.end.freed");
 	kvc_packed_table_remove(arena, g, lane, v, kvc_packed_ref(segment->number, number));
 	kvc_packed_step(arena->packed, "packed.end.removed");
+	stay_findable(segment, number);
 	atomic_fetch_sub_explicit(&arena->record->live_slots, 1, memory_order_relaxed);
 	(void)kvc_packed_give_bit(segment, number);
 	atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);
