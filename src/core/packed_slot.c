@@ -584,14 +584,15 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 	kvc_packed_step(packed, "packed.set.live");
 	atomic_fetch_add_explicit(&record->live_slots, 1, memory_order_relaxed);
 	/* The former goes before ours can be found: of two live ones nobody could tell later
-	 * which is the newer. Who dies in between leaves ours in its intents. */
+	 * which is the newer. Who dies in between leaves ours in its intents. Its slot may be another's by
+	 * now, with the same object in it: its entry is not ours to take. */
 	if (replaces) {
 		(void)kvc_packed_slot_end(former.segment, kvc_packed_ref_slot(former.ref),
 					  former.state);
 		sync_header(arena, &former);
 		kvc_packed_step(packed, "packed.set.replaced");
 	}
-	rc = kvc_packed_table_insert(arena, meta->key, place->ref, replaces ? former.ref : 0);
+	rc = kvc_packed_table_insert(arena, meta->key, place->ref, 0);
 	if (rc)
 		(void)kvc_packed_slot_end(segment, kvc_packed_ref_slot(place->ref), place->state);
 	kvc_packed_step(packed, "packed.set.settled");
