@@ -584,8 +584,8 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 	kvc_packed_step(packed, "packed.set.live");
 	atomic_fetch_add_explicit(&record->live_slots, 1, memory_order_relaxed);
 	/* The former goes before ours can be found: of two live ones nobody could tell later
-	 * which is the newer. Who dies in between leaves ours in its intents. Its slot may be another's by
-	 * now, with the same object in it: its entry is not ours to take. */
+	 * which is the newer. Who dies in between leaves ours in its intents. Its slot may be
+	 * another's by now, with the same object in it: its entry is not ours to take. */
 	if (replaces) {
 		(void)kvc_packed_slot_end(former.segment, kvc_packed_ref_slot(former.ref),
 					  former.state);
