@@ -288,8 +288,7 @@ static int place(struct run *run, const struct kvc_transfer *t, size_t page, uin
 		previous->g = request->g;
 		request->root = kvc_store_route(store, request->g);
 		kvc_route_folder(request->g, request->hash_folder);
-		while (store->roots[root] != request->root)
-			root++;
+		root = kvc_store_root_index(store, request->root);
 	}
 	if (run->packed[root] && t->pool->is_packable) {
 		rc = place_packed(run, t, page, object, root, request);

@@ -53,6 +53,17 @@ struct kvc_store {
 /* The root that has the object: by group hash g, or by h in nixl naming. */
 struct kvc_root *kvc_store_route(const struct kvc_store *store, uint64_t hash);
 
+/* Its place among the store's roots; it is one of them. */
+static inline size_t kvc_store_root_index(const struct kvc_store *store,
+					  const struct kvc_root *root)
+{
+	size_t r = 0;
+
+	while (store->roots[r] != root)
+		r++;
+	return r;
+}
+
 /* When an operation (enum kvc_operation) that began at start_ns has to be done; timeout_ms 0 = the
  * configuration's. */
 uint64_t kvc_store_deadline_ns(const struct kvc_store *store, uint32_t op, uint32_t timeout_ms,

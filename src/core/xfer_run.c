@@ -228,10 +228,8 @@ static void split_by_root(const struct kvc_store *store, struct kvc_request *req
 	}
 	for (size_t i = 0; i < count; i++) {
 		struct kvc_request *request = &requests[i];
-		size_t r = 0;
+		const size_t r = kvc_store_root_index(store, request->root);
 
-		while (store->roots[r] != request->root)
-			r++;
 		request->next = NULL;
 		*ends[r] = request;
 		ends[r] = &request->next;
