@@ -30,7 +30,6 @@
 
 /* An object on its way. */
 struct copy {
-	struct kvc_store *from;
 	struct kvc_store *to;
 	struct kvc_root *source;
 	const char *path;
@@ -251,21 +250,11 @@ static int find_key(struct copy *copy)
 
 /* ---------------------------------------------------------------- storing */
 
-static uint32_t run_count(const struct kvc_shape *shape)
-{
-	uint32_t runs = 0;
-
-	for (uint32_t p = 0; p < shape->part_count; p++)
-		runs += p == 0 || shape->parts[p].bytes != shape->parts[p - 1].bytes;
-	return runs;
-}
-
 /* Pages that a pool keeps in slots, where it does. */
 static bool goes_into_slot(const struct copy *copy, struct kvc_root *target)
 {
-	return copy->kind == KVC_OBJECT_PAGE && !copy->nixl && copy->shape.payload_bytes > 0 &&
-	       copy->shape.stored_bytes <= UINT32_MAX &&
-	       run_count(&copy->shape) <= KVC_PACKED_RUNS && kvc_root_packed(target, true);
+	return copy->kind == KVC_OBJECT_PAGE && !copy->nixl && kvc_shape_fits_slot(&copy->shape) &&
+	       kvc_root_packed(target, true);
 }
 
 static int errno_of(const struct kvc_request *request)
@@ -454,9 +443,9 @@ static int remove_source(const struct copy *copy)
 
 /* ---------------------------------------------------------------- public */
 
-static int copy_object(struct copy *copy, uint32_t flags)
+/* packed: the source's index, or NULL. */
+static int copy_object(struct copy *copy, struct kvc_packed *packed, uint32_t flags)
 {
-	struct kvc_packed *packed = kvc_root_packed(copy->source, false);
 	const bool slot = kvc_packed_is_path(copy->path);
 	struct kvc_request request;
 	int rc, existed = 0;
@@ -527,7 +516,6 @@ int kvc_object_copy(struct kvc_store *from, const char *root_path, const char *p
 	copy = calloc(1, sizeof(*copy));
 	if (!copy)
 		return kvc_fail(-ENOMEM, "no memory for a copy");
-	copy->from = from;
 	copy->to = to;
 	copy->source = find_root(from, root_path);
 	copy->path = path;
@@ -540,7 +528,7 @@ int kvc_object_copy(struct kvc_store *from, const char *root_path, const char *p
 		turn = kvc_packed_enter(packed);
 	rc = !copy->source ? kvc_fail(-ENOENT, "%s is no root of this store", root_path) :
 	     !kvc_folder_is_inside(path) ? kvc_fail(-EINVAL, "it is no path of an object") :
-					   copy_object(copy, flags);
+					   copy_object(copy, packed, flags);
 	if (packed)
 		kvc_packed_leave(packed, turn);
 	kvc_store_leave(to);

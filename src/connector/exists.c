@@ -15,14 +15,10 @@ static int look_up(struct kvc_packed_arena *arena, const struct kvc_transfer *t,
 		   size_t count, uint32_t o, bool seen, struct kvc_packed_key *keys,
 		   uint8_t *present)
 {
-	const struct kvc_geometry_object *object = &t->pool->geometry.objects[o];
 	const bool stop = t->flags & KVC_TRANSFER_STOP_AT_MISS;
 
-	for (size_t i = 0; i < count; i++) {
-		kvc_name_packed(&t->pool->rules[o], &t->keys[from + i], &keys[i].g, &keys[i].v);
-		keys[i].lane = t->pool->rules[o].packed_lane;
-		keys[i].bytes = (uint32_t)object->shape->payload_bytes;
-	}
+	for (size_t i = 0; i < count; i++)
+		keys[i] = kvc_pool_packed_key(t->pool, o, &t->keys[from + i]);
 	if (seen)
 		return kvc_packed_exists_seen(arena, keys, count, stop, present);
 	(void)kvc_packed_exists(arena, keys, count, stop, present);

@@ -313,14 +313,14 @@ static int make_rules(struct kvc_pool *pool)
 	return rc;
 }
 
-/* Runs of parts of one size: as many as the packed layout can note. */
-static bool has_few_runs(const struct kvc_shape *shape)
+bool kvc_shape_fits_slot(const struct kvc_shape *shape)
 {
-	uint32_t runs = 0;
+	uint32_t runs = 0; /* of parts of one size */
 
 	for (uint32_t p = 0; p < shape->part_count; p++)
 		runs += p == 0 || shape->parts[p].bytes != shape->parts[p - 1].bytes;
-	return runs <= KVC_PACKED_RUNS;
+	return shape->payload_bytes > 0 && shape->stored_bytes <= UINT32_MAX &&
+	       runs <= KVC_PACKED_RUNS;
 }
 
 static bool is_packable(const struct kvc_pool *pool)
@@ -329,13 +329,9 @@ static bool is_packable(const struct kvc_pool *pool)
 
 	if (geometry->naming != KVC_NAMING_KVCELLAR || pool->object_kind != KVC_OBJECT_PAGE)
 		return false;
-	for (uint32_t o = 0; o < geometry->object_count; o++) {
-		const struct kvc_shape *shape = geometry->objects[o].shape;
-
-		if (shape->payload_bytes == 0 || shape->stored_bytes > UINT32_MAX ||
-		    !has_few_runs(shape))
+	for (uint32_t o = 0; o < geometry->object_count; o++)
+		if (!kvc_shape_fits_slot(geometry->objects[o].shape))
 			return false;
-	}
 	return true;
 }
 

@@ -6,6 +6,7 @@
 #include "connector/geometry.h"
 #include "connector/name.h"
 #include "connector/namespace.h"
+#include "core/packed.h"
 #include "core/sized.h"
 #include "core/store.h"
 #include "core/xfer.h"
@@ -44,6 +45,24 @@ struct kvc_connector {
 	struct kvc_arena *arenas;
 	uint32_t arena_count;
 };
+
+/* Whether a page of that shape can be in a slot: its size, and runs of parts, as the packed layout
+ * can note them. */
+bool kvc_shape_fits_slot(const struct kvc_shape *shape);
+
+/* What finds an object of a page in the index. A packable pool's. */
+static inline struct kvc_packed_key kvc_pool_packed_key(const struct kvc_pool *pool,
+							uint32_t object, const struct kvc_key *key)
+{
+	const struct kvc_name_rule *rule = &pool->rules[object];
+	struct kvc_packed_key out = {
+		.lane = rule->packed_lane,
+		.bytes = (uint32_t)pool->geometry.objects[object].shape->payload_bytes,
+	};
+
+	kvc_name_packed(rule, key, &out.g, &out.v);
+	return out;
+}
 
 /* The arena of an object of the pool's pages on a packed root, whose index is `packed`; NULL: there
  * is none, or none can be made (create). */

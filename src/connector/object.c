@@ -486,15 +486,6 @@ int kvc_object_where(struct kvc_namespace *ns, const char *pool_name, struct kvc
 	return rc;
 }
 
-static size_t root_number(const struct kvc_store *store, const struct kvc_root *root)
-{
-	size_t r = 0;
-
-	while (store->roots[r] != root)
-		r++;
-	return r;
-}
-
 /* The slot that has the object, or, when none has, the folder of the segments where one would. */
 static int tell_slot(struct kvc_pool *pool, struct kvc_key key, uint32_t object,
 		     struct kvc_request *request, kvc_object_fn fn, void *context)
@@ -510,21 +501,17 @@ static int tell_slot(struct kvc_pool *pool, struct kvc_key key, uint32_t object,
 		.key = key,
 		.pool_name = pool->geometry.pool_name,
 	};
-	struct kvc_packed_key slot_key = {
-		.lane = pool->rules[object].packed_lane,
-		.bytes = (uint32_t)request->shape->payload_bytes,
-	};
+	const struct kvc_packed_key slot_key = kvc_pool_packed_key(pool, object, &key);
 	struct kvc_packed_place place;
 	struct kvc_packed_arena *arena;
 	char path[KVC_PACKED_PATH_BYTES];
 	uint32_t turn;
 
-	kvc_name_packed(&pool->rules[object], &key, &slot_key.g, &slot_key.v);
 	(void)snprintf(path, sizeof(path), "%.80s/slots-%llu", request->folder,
 		       (unsigned long long)slot_bytes);
 	turn = kvc_packed_enter(packed);
-	arena = kvc_pool_arena(pool, packed, root_number(pool->ns->store, request->root), object,
-			       false);
+	arena = kvc_pool_arena(pool, packed, kvc_store_root_index(pool->ns->store, request->root),
+			       object, false);
 	if (arena && kvc_packed_find(arena, &slot_key, &place) == 0) {
 		kvc_packed_place_path(arena, &place, path);
 		info.allocated_bytes = slot_bytes;
