@@ -191,7 +191,7 @@ static void publish_one(struct kvc_packed_arena *arena, const struct opened *ope
 {
 	const struct kvc_shape *shape = opened->pool->geometry.objects[0].shape;
 	struct kvc_packed_place place;
-	struct kvc_packed_key packed_key = { .bytes = (uint32_t)shape->payload_bytes };
+	struct kvc_packed_key packed_key;
 	char text[KEY_BYTES], name[KVC_NAME_MAX + 1];
 	struct kvc_key key = { text, KEY_BYTES };
 	uint32_t name_bytes;
@@ -209,7 +209,7 @@ static void publish_one(struct kvc_packed_arena *arena, const struct opened *ope
 	key_of(number, text);
 	rc = kvc_name_build(&opened->pool->rules[0], &key, name, &name_bytes, NULL, NULL);
 	meta.name_bytes = name_bytes;
-	kvc_name_packed(&opened->pool->rules[0], &key, &packed_key.g, &packed_key.v);
+	packed_key = kvc_pool_packed_key(opened->pool, 0, &key);
 	meta.checksum =
 		kvc_checksum_memory(KVC_CHECKSUM_FULL, packed_key.g ^ packed_key.v, shape, &bases);
 	if (rc == 0)
