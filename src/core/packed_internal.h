@@ -177,6 +177,64 @@ static inline uint32_t kvc_packed_lane(uint64_t created_depth)
 	return kvc_packed_flags(created_depth) >> KVC_PACKED_LANE_SHIFT;
 }
 
+/* What a live slot's header says, all of one state. */
+struct kvc_packed_fields {
+	uint64_t state;
+	uint64_t g;
+	uint64_t v;
+	uint64_t checksum;
+	uint64_t parent_g;
+	uint64_t len_crc;
+	uint64_t created_depth;
+};
+
+/* False: the slot is not live, or became another while it was looked at. */
+static inline bool kvc_packed_read(const struct kvc_packed_slot *slot,
+				   struct kvc_packed_fields *out)
+{
+	out->state = atomic_load_explicit(&slot->state, memory_order_acquire);
+	if (kvc_packed_st(out->state) != KVC_PACKED_LIVE)
+		return false;
+	out->g = atomic_load_explicit(&slot->g, memory_order_relaxed);
+	out->v = atomic_load_explicit(&slot->v, memory_order_relaxed);
+	out->checksum = atomic_load_explicit(&slot->checksum, memory_order_relaxed);
+	out->parent_g = atomic_load_explicit(&slot->parent_g, memory_order_relaxed);
+	out->len_crc = atomic_load_explicit(&slot->len_crc, memory_order_relaxed);
+	out->created_depth = atomic_load_explicit(&slot->created_depth, memory_order_relaxed);
+	kvc_packed_fence(memory_order_acquire);
+	return atomic_load_explicit(&slot->state, memory_order_relaxed) == out->state;
+}
+
+static inline struct kvc_packed_key kvc_packed_key_of(const struct kvc_packed_fields *fields)
+{
+	return (struct kvc_packed_key){
+		.g = fields->g,
+		.v = fields->v,
+		.lane = kvc_packed_lane(fields->created_depth),
+		.bytes = kvc_packed_len(fields->len_crc),
+	};
+}
+
+static inline struct kvc_packed_place kvc_packed_place_of(struct kvc_packed_segment *segment,
+							  uint32_t number,
+							  const struct kvc_packed_fields *fields)
+{
+	return (struct kvc_packed_place){
+		.segment = segment,
+		.container = segment->container,
+		.offset = (uint64_t)number * segment->arena->slot_bytes,
+		.ref = kvc_packed_ref(segment->number, number),
+		.state = fields->state,
+		.checksum = fields->checksum,
+		.stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed),
+		.checksum_kind = kvc_packed_flags(fields->created_depth) & KVC_PACKED_CHECKSUM,
+	};
+}
+
+/* A live slot that may have no entry in the table gets one, or ends where another object of its name
+ * stays. Nothing happens when it is not in that state any more. */
+void kvc_packed_slot_settle(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);
+
 /* LIVE(state) -> FREE of the next generation, out of the table, into the bitmap. False: it is not
  * in that state any more. */
 bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);
@@ -262,11 +320,11 @@ struct kvc_packed_table *kvc_packed_table_get(struct kvc_packed_arena *arena);
 /* Why there is none although there should be one; 0: there is, or need not be. */
 int kvc_packed_table_check(struct kvc_packed_arena *arena);
 
-/* SET 6. 0; 1: a LIVE object of the same (g, v) with a smaller reference stays and ours is to go;
- * `old` (0: none) is the reference of an entry that ours replaces. */
+/* SET 6. The object gets an entry, unless it has one. 0; 1: a LIVE object of the same (g, v) with a
+ * smaller reference stays and ours is to go. */
 int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
-			    uint64_t ref, uint64_t old);
-void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane, uint64_t v,
+			    uint64_t ref);
+void kvc_packed_table_remove(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
 			     uint64_t ref);
 
 /* Makes a table for at least `slots` slots from the headers and puts it in force; with the lock of

@@ -186,31 +186,6 @@ struct look {
 	uint32_t freed;
 };
 
-/* It died between LIVE and the end of its publishing: the object is whole, and is now found, or it
- * is the second of its name. */
-static void settle_live(const struct look *look, struct kvc_packed_segment *segment, uint32_t slot,
-			uint64_t state)
-{
-	struct kvc_packed_slot *header = &segment->headers[slot];
-	const uint64_t more = atomic_load_explicit(&header->created_depth, memory_order_relaxed);
-	const struct kvc_packed_key key = {
-		.g = atomic_load_explicit(&header->g, memory_order_relaxed),
-		.v = atomic_load_explicit(&header->v, memory_order_relaxed),
-		.lane = kvc_packed_lane(more),
-		.bytes = kvc_packed_len(
-			atomic_load_explicit(&header->len_crc, memory_order_relaxed)),
-	};
-	const uint64_t ref = kvc_packed_ref(segment->number, slot);
-
-	kvc_packed_fence(memory_order_acquire);
-	if (atomic_load_explicit(&header->state, memory_order_relaxed) != state)
-		return; /* it ended: somebody had found it */
-	kvc_packed_step(look->packed, "packed.recover.live");
-	/* In the place of itself: it may have its entry already. */
-	if (kvc_packed_table_insert(segment->arena, &key, ref, ref) != 0)
-		(void)kvc_packed_slot_end(segment, slot, state);
-}
-
 /* WRITING by the dead becomes QUAR: nothing uses the slot while the dead one's I/O may go on. */
 static uint64_t quarantine(const struct look *look, struct kvc_packed_slot *header, uint64_t state)
 {
@@ -250,7 +225,9 @@ static bool look_at_slot(struct look *look, struct kvc_packed_segment *segment, 
 		look->freed += kvc_packed_give_bit(segment, slot);
 		return true;
 	case KVC_PACKED_LIVE:
-		settle_live(look, segment, slot, state);
+		/* It died between LIVE and the end of its publishing: the object is whole. */
+		kvc_packed_step(look->packed, "packed.recover.live");
+		kvc_packed_slot_settle(segment, slot, state);
 		return true;
 	case KVC_PACKED_QUAR:
 		if (kvc_packed_owner(state) != look->entry)

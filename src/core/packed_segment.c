@@ -446,10 +446,24 @@ static bool has_quarantined(const struct kvc_packed_segment *segment)
 	return false;
 }
 
-static int retire_locked(struct kvc_packed_segment *segment)
+/* The files go, and what was counted with them. Everybody drops it at the next look. */
+static void give_up(struct kvc_packed_segment *segment)
 {
 	struct kvc_packed_arena *arena = segment->arena;
 	struct kvc_packed_shm *shm = arena->packed->shm;
+
+	atomic_store(&segment->hdr->retired, RETIRED_REMOVED);
+	atomic_fetch_sub(&arena->record->present, 1);
+	atomic_fetch_sub(&arena->record->free_slots, segment->slots);
+	atomic_fetch_sub(&shm->segment_bytes, kvc_packed_segment_file_bytes(arena));
+	remove_files(arena, segment->number);
+	kvc_packed_step(arena->packed, "packed.retire.removed");
+	atomic_fetch_add(&shm->generation, 1);
+}
+
+static int retire_locked(struct kvc_packed_segment *segment)
+{
+	struct kvc_packed_arena *arena = segment->arena;
 	uint32_t none = 0;
 
 	if (atomic_load(&segment->hdr->retired) == 0 && has_quarantined(segment))
@@ -461,13 +475,7 @@ static int retire_locked(struct kvc_packed_segment *segment)
 	if (empty_segment(segment) > 0)
 		return -EBUSY;
 	kvc_packed_step(arena->packed, "packed.retire.emptied");
-	atomic_store(&segment->hdr->retired, RETIRED_REMOVED);
-	atomic_fetch_sub(&arena->record->present, 1);
-	atomic_fetch_sub(&arena->record->free_slots, segment->slots);
-	atomic_fetch_sub(&shm->segment_bytes, kvc_packed_segment_file_bytes(arena));
-	remove_files(arena, segment->number);
-	kvc_packed_step(arena->packed, "packed.retire.removed");
-	atomic_fetch_add(&shm->generation, 1);
+	give_up(segment);
 	return 0;
 }
 
@@ -475,7 +483,6 @@ static int retire_locked(struct kvc_packed_segment *segment)
 static void forget_lost(struct kvc_packed_segment *segment)
 {
 	struct kvc_packed_arena *arena = segment->arena;
-	struct kvc_packed_shm *shm = arena->packed->shm;
 
 	if (kvc_packed_changes_begin(arena->packed))
 		return;
@@ -483,11 +490,7 @@ static void forget_lost(struct kvc_packed_segment *segment)
 		kvc_log(KVC_LOG_WARNING, "%s: segment %u of %s was removed by others",
 			arena->packed->root->location, segment->number, arena->record->folder);
 		(void)empty_segment(segment);
-		atomic_fetch_sub(&arena->record->present, 1);
-		atomic_fetch_sub(&arena->record->free_slots, segment->slots);
-		atomic_fetch_sub(&shm->segment_bytes, kvc_packed_segment_file_bytes(arena));
-		remove_files(arena, segment->number);
-		atomic_fetch_add(&shm->generation, 1);
+		give_up(segment);
 	}
 	kvc_packed_changes_end(arena->packed);
 	kvc_packed_segment_drop(segment);

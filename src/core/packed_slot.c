@@ -79,33 +79,13 @@ uint64_t kvc_packed_stamps(struct kvc_packed *packed, uint32_t count)
 static bool slot_is(struct kvc_packed_segment *segment, uint32_t number,
 		    const struct kvc_packed_key *key, struct kvc_packed_place *out)
 {
-	struct kvc_packed_slot *slot = &segment->headers[number];
-	const uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
-	uint64_t g, v, len, checksum, more;
+	struct kvc_packed_fields fields;
 
-	if (kvc_packed_st(state) != KVC_PACKED_LIVE)
+	if (!kvc_packed_read(&segment->headers[number], &fields) || fields.g != key->g ||
+	    fields.v != key->v || kvc_packed_len(fields.len_crc) != key->bytes)
 		return false;
-	g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	len = atomic_load_explicit(&slot->len_crc, memory_order_relaxed);
-	checksum = atomic_load_explicit(&slot->checksum, memory_order_relaxed);
-	more = atomic_load_explicit(&slot->created_depth, memory_order_relaxed);
-	kvc_packed_fence(memory_order_acquire);
-	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state || g != key->g ||
-	    v != key->v || kvc_packed_len(len) != key->bytes)
-		return false;
-	if (!out)
-		return true;
-	*out = (struct kvc_packed_place){
-		.segment = segment,
-		.container = segment->container,
-		.offset = (uint64_t)number * segment->arena->slot_bytes,
-		.ref = kvc_packed_ref(segment->number, number),
-		.state = state,
-		.checksum = checksum,
-		.stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed),
-		.checksum_kind = kvc_packed_flags(more) & KVC_PACKED_CHECKSUM,
-	};
+	if (out)
+		*out = kvc_packed_place_of(segment, number, &fields);
 	return true;
 }
 
@@ -592,7 +572,7 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 		sync_header(arena, &former);
 		kvc_packed_step(packed, "packed.set.replaced");
 	}
-	rc = kvc_packed_table_insert(arena, meta->key, place->ref, 0);
+	rc = kvc_packed_table_insert(arena, meta->key, place->ref);
 	if (rc)
 		(void)kvc_packed_slot_end(segment, kvc_packed_ref_slot(place->ref), place->state);
 	kvc_packed_step(packed, "packed.set.settled");
@@ -602,45 +582,38 @@ int kvc_packed_publish(struct kvc_packed_arena *arena, struct kvc_packed_place *
 
 /* ---------------------------------------------------------------- ending */
 
-/* A sweep may have given the slot out while it was being ended, and a set may have put the same
- * object there: its entry looks as the one that was taken out. */
-static void stay_findable(struct kvc_packed_segment *segment, uint32_t number)
+void kvc_packed_slot_settle(struct kvc_packed_segment *segment, uint32_t number, uint64_t state)
 {
-	struct kvc_packed_slot *slot = &segment->headers[number];
-	const uint64_t state = atomic_load(&slot->state);
+	struct kvc_packed_fields fields;
 	struct kvc_packed_key key;
 
-	if (__builtin_expect(kvc_packed_st(state) != KVC_PACKED_LIVE, 1))
+	if (!kvc_packed_read(&segment->headers[number], &fields) || fields.state != state)
 		return;
-	key.g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	key.v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	key.bytes = kvc_packed_len(atomic_load_explicit(&slot->len_crc, memory_order_relaxed));
-	key.lane =
-		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
-	if (atomic_load(&slot->state) == state) {
-		const uint64_t ref = kvc_packed_ref(segment->number, number);
-
-		if (kvc_packed_table_insert(segment->arena, &key, ref, ref) != 0)
-			(void)kvc_packed_slot_end(segment, number, state);
-	}
+	key = kvc_packed_key_of(&fields);
+	if (kvc_packed_table_insert(segment->arena, &key, kvc_packed_ref(segment->number, number)))
+		(void)kvc_packed_slot_end(segment, number, state);
 }
 
 bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t number, uint64_t state)
 {
 	struct kvc_packed_arena *arena = segment->arena;
 	struct kvc_packed_slot *slot = &segment->headers[number];
-	const uint64_t g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	const uint64_t v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	const uint32_t lane =
-		kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
+	struct kvc_packed_fields fields;
+	struct kvc_packed_key key;
+	uint64_t now;
 
-	if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+	if (!kvc_packed_read(slot, &fields) || fields.state != state ||
 	    !atomic_compare_exchange_strong(&slot->state, &state, kvc_packed_freed(state)))
 		return false;
+	key = kvc_packed_key_of(&fields);
 	kvc_packed_step(arena->packed, "packed.end.freed");
-	kvc_packed_table_remove(arena, g, lane, v, kvc_packed_ref(segment->number, number));
+	kvc_packed_table_remove(arena, &key, kvc_packed_ref(segment->number, number));
 	kvc_packed_step(arena->packed, "packed.end.removed");
-	stay_findable(segment, number);
+	/* A sweep may have given the slot out meanwhile, and a set may have put the same object
+	 * there: its entry looks as the one that was taken out. */
+	now = atomic_load(&slot->state);
+	if (__builtin_expect(kvc_packed_st(now) == KVC_PACKED_LIVE, 0))
+		kvc_packed_slot_settle(segment, number, now);
 	atomic_fetch_sub_explicit(&arena->record->live_slots, 1, memory_order_relaxed);
 	(void)kvc_packed_give_bit(segment, number);
 	atomic_fetch_add_explicit(&arena->record->free_slots, 1, memory_order_relaxed);

@@ -146,24 +146,25 @@ static enum entry_kind look_at(struct kvc_packed_arena *arena, uint64_t entry, u
 {
 	struct kvc_packed_segment *segment =
 		kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
-	struct kvc_packed_slot *slot;
-	uint64_t slot_g, slot_v;
+	struct kvc_packed_fields fields;
 
 	if (!segment)
 		return ENTRY_STALE;
 	out->segment = segment;
 	out->slot = kvc_packed_ref_slot(entry);
-	slot = &segment->headers[out->slot];
-	out->state = atomic_load_explicit(&slot->state, memory_order_acquire);
-	if (kvc_packed_st(out->state) != KVC_PACKED_LIVE)
+	if (!kvc_packed_read(&segment->headers[out->slot], &fields) ||
+	    kvc_packed_tag(fields.g, fields.v) != (entry & KVC_PACKED_TAG))
 		return ENTRY_STALE;
-	slot_g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	slot_v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	kvc_packed_fence(memory_order_acquire);
-	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != out->state ||
-	    kvc_packed_tag(slot_g, slot_v) != (entry & KVC_PACKED_TAG))
-		return ENTRY_STALE;
-	return slot_g == g && slot_v == v ? ENTRY_SAME : ENTRY_OTHER;
+	out->state = fields.state;
+	return fields.g == g && fields.v == v ? ENTRY_SAME : ENTRY_OTHER;
+}
+
+static bool is_in(const struct kvc_packed_buckets *buckets, uint64_t entry)
+{
+	for (unsigned i = 0; i < ENTRIES; i++)
+		if (atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == entry)
+			return true;
+	return false;
 }
 
 /* Into the first bucket, when it gets full into the emptier of the two, or over a stale entry.
@@ -231,18 +232,6 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
 }
 
-/* The entry of an object that ours replaces becomes ours, so that it is found at any time. */
-static bool replace(const struct kvc_packed_buckets *buckets, uint64_t entry, uint64_t old)
-{
-	for (unsigned i = 0; old && i < ENTRIES; i++) {
-		uint64_t seen = (entry & KVC_PACKED_TAG) | old;
-
-		if (atomic_compare_exchange_strong(entry_at(buckets, i), &seen, entry))
-			return true;
-	}
-	return false;
-}
-
 /* Whether the other of two live objects of a name stays. Processes side by side can agree on the
  * smaller reference only; who is alone, after a reboot, keeps the one that was used last. */
 static bool stays(struct kvc_packed_arena *arena, const struct entry_look *other, uint64_t ref)
@@ -260,10 +249,10 @@ static bool stays(struct kvc_packed_arena *arena, const struct entry_look *other
 	return theirs != ours ? theirs > ours : other_ref < ref;
 }
 
-/* Of two live objects of one name that with the smaller reference stays, in every process; `old`
- * goes in any case. 1: ours goes. */
+/* Of two live objects of one name that with the smaller reference stays, in every process. 1: ours
+ * goes. */
 static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_buckets *buckets,
-		  const struct kvc_packed_key *key, uint64_t ref, uint64_t old)
+		  const struct kvc_packed_key *key, uint64_t ref)
 {
 	struct entry_look look;
 
@@ -275,7 +264,7 @@ static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 		    (entry & KVC_PACKED_TAG) != kvc_packed_tag(key->g, key->v) ||
 		    look_at(arena, entry, key->g, key->v, &look) != ENTRY_SAME)
 			continue;
-		if (other != old && stays(arena, &look, ref))
+		if (stays(arena, &look, ref))
 			return 1;
 		(void)kvc_packed_slot_end(look.segment, look.slot, look.state);
 	}
@@ -283,7 +272,7 @@ static int settle(struct kvc_packed_arena *arena, const struct kvc_packed_bucket
 }
 
 int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
-			    uint64_t ref, uint64_t old)
+			    uint64_t ref)
 {
 	const uint64_t entry = kvc_packed_tag(key->g, key->v) | ref;
 
@@ -294,23 +283,22 @@ int kvc_packed_table_insert(struct kvc_packed_arena *arena, const struct kvc_pac
 		if (!table)
 			return -EIO;
 		buckets = kvc_packed_buckets(table, key->g, key->lane);
-		if (!replace(&buckets, entry, old)) {
-			for (int attempt = 0; !place(arena, &buckets, entry); attempt++) {
-				if (attempt == 64)
-					return -EIO;
-				evict_from(arena, &buckets);
-			}
+		for (int attempt = 0; !is_in(&buckets, entry) && !place(arena, &buckets, entry);
+		     attempt++) {
+			if (attempt == 64)
+				return -EIO;
+			evict_from(arena, &buckets);
 		}
 		kvc_packed_step(arena->packed, "packed.set.inserted");
 		/* Whoever makes a new table looks at all headers once more after it is in force:
 		 * either it saw this object or this sees the new table. One that cannot be mapped
 		 * here, or whose epoch was lost with a page of root.shm, is not waited for. */
 		if (kvc_packed_table_get(arena) == table)
-			return settle(arena, &buckets, key, ref, old);
+			return settle(arena, &buckets, key, ref);
 	}
 }
 
-void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane, uint64_t v,
+void kvc_packed_table_remove(struct kvc_packed_arena *arena, const struct kvc_packed_key *key,
 			     uint64_t ref)
 {
 	struct kvc_packed_table *table = kvc_packed_table_get(arena);
@@ -318,9 +306,9 @@ void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_
 
 	if (!table)
 		return;
-	buckets = kvc_packed_buckets(table, g, lane);
+	buckets = kvc_packed_buckets(table, key->g, key->lane);
 	for (unsigned i = 0; i < ENTRIES; i++) {
-		uint64_t seen = kvc_packed_tag(g, v) | ref;
+		uint64_t seen = kvc_packed_tag(key->g, key->v) | ref;
 
 		(void)atomic_compare_exchange_strong(entry_at(&buckets, i), &seen, 0);
 	}
@@ -328,70 +316,58 @@ void kvc_packed_table_remove(struct kvc_packed_arena *arena, uint64_t g, uint32_
 
 /* ---------------------------------------------------------------- making one */
 
+struct pending {
+	struct kvc_packed_segment *segment;
+	struct kvc_packed_buckets buckets;
+	struct kvc_packed_key key;
+	uint64_t entry;
+	uint64_t state;
+};
+
 /* Live slots on their way into a table: their buckets are fetched from memory meanwhile. */
 struct maker {
 	struct kvc_packed_arena *arena;
 	struct kvc_packed_table *table;
 	bool look; /* some may be in it already */
 	unsigned count;
-	struct {
-		struct kvc_packed_segment *segment;
-		struct kvc_packed_buckets buckets;
-		struct kvc_packed_key key;
-		uint64_t entry;
-		uint64_t state;
-	} ahead[MAKE_AHEAD];
+	struct pending ahead[MAKE_AHEAD];
 };
-
-static bool is_in(const struct kvc_packed_buckets *buckets, uint64_t entry)
-{
-	for (unsigned i = 0; i < ENTRIES; i++)
-		if (atomic_load_explicit(entry_at(buckets, i), memory_order_relaxed) == entry)
-			return true;
-	return false;
-}
 
 static void maker_flush(struct maker *maker)
 {
 	for (unsigned i = 0; i < maker->count; i++) {
-		const struct kvc_packed_buckets *buckets = &maker->ahead[i].buckets;
-		const uint64_t entry = maker->ahead[i].entry;
+		const struct pending *pending = &maker->ahead[i];
+		const uint64_t ref = pending->entry & KVC_PACKED_REF_MASK;
 
-		if (maker->look && is_in(buckets, entry))
+		if (maker->look && is_in(&pending->buckets, pending->entry))
 			continue;
 		/* Its publisher died before it settled which of two of a name stays, or settled
 		 * it in the table before. As there the entry comes first: of two that are looked
 		 * for at the same time one sees the other. */
-		if (!place(maker->arena, buckets, entry) ||
-		    settle(maker->arena, buckets, &maker->ahead[i].key, entry & KVC_PACKED_REF_MASK,
-			   0) != 0)
-			(void)kvc_packed_slot_end(maker->ahead[i].segment,
-						  kvc_packed_ref_slot(entry),
-						  maker->ahead[i].state);
+		if (!place(maker->arena, &pending->buckets, pending->entry) ||
+		    settle(maker->arena, &pending->buckets, &pending->key, ref) != 0)
+			(void)kvc_packed_slot_end(pending->segment, kvc_packed_ref_slot(ref),
+						  pending->state);
 	}
 	maker->count = 0;
 }
 
 static void maker_add(struct maker *maker, struct kvc_packed_segment *segment, uint32_t number)
 {
-	struct kvc_packed_slot *slot = &segment->headers[number];
-	const uint64_t state = atomic_load(&slot->state);
-	uint64_t g, v;
-	uint32_t lane;
+	struct pending *pending = &maker->ahead[maker->count];
+	struct kvc_packed_fields fields;
 
-	if (kvc_packed_st(state) != KVC_PACKED_LIVE)
+	/* Who changes it just now looks after its entry. */
+	if (!kvc_packed_read(&segment->headers[number], &fields))
 		return;
-	g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	lane = kvc_packed_lane(atomic_load_explicit(&slot->created_depth, memory_order_relaxed));
-	maker->ahead[maker->count].segment = segment;
-	maker->ahead[maker->count].key = (struct kvc_packed_key){ .g = g, .v = v, .lane = lane };
-	maker->ahead[maker->count].buckets = kvc_packed_buckets(maker->table, g, lane);
-	maker->ahead[maker->count].entry = kvc_packed_tag(g, v) |
-					   kvc_packed_ref(segment->number, number);
-	maker->ahead[maker->count].state = state;
-	__builtin_prefetch((void *)maker->ahead[maker->count].buckets.entries[0], 1);
-	__builtin_prefetch((void *)maker->ahead[maker->count].buckets.entries[1], 1);
+	pending->segment = segment;
+	pending->key = kvc_packed_key_of(&fields);
+	pending->buckets = kvc_packed_buckets(maker->table, pending->key.g, pending->key.lane);
+	pending->entry = kvc_packed_tag(pending->key.g, pending->key.v) |
+			 kvc_packed_ref(segment->number, number);
+	pending->state = fields.state;
+	__builtin_prefetch((void *)pending->buckets.entries[0], 1);
+	__builtin_prefetch((void *)pending->buckets.entries[1], 1);
 	if (++maker->count == MAKE_AHEAD)
 		maker_flush(maker);
 }

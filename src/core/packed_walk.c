@@ -86,36 +86,22 @@ static bool look_at(struct kvc_packed_segment *segment, uint32_t number,
 		    struct kvc_packed_item *out)
 {
 	struct kvc_packed_arena *arena = segment->arena;
-	const struct kvc_packed_slot *slot = &segment->headers[number];
-	const uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+	struct kvc_packed_fields fields;
 	uint64_t more;
 
-	if (kvc_packed_st(state) != KVC_PACKED_LIVE)
+	if (!kvc_packed_read(&segment->headers[number], &fields))
 		return false;
+	more = fields.created_depth;
 	memset(out, 0, sizeof(*out));
 	out->arena = arena;
 	out->folder = arena->record->folder;
 	out->ns_hash = arena->ns_hash;
 	out->slot_bytes = arena->slot_bytes;
-	out->g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	out->v = atomic_load_explicit(&slot->v, memory_order_relaxed);
-	out->parent_g = atomic_load_explicit(&slot->parent_g, memory_order_relaxed);
-	out->payload_bytes =
-		kvc_packed_len(atomic_load_explicit(&slot->len_crc, memory_order_relaxed));
-	more = atomic_load_explicit(&slot->created_depth, memory_order_relaxed);
-	out->place = (struct kvc_packed_place){
-		.segment = segment,
-		.container = segment->container,
-		.offset = (uint64_t)number * arena->slot_bytes,
-		.ref = kvc_packed_ref(segment->number, number),
-		.state = state,
-		.checksum = atomic_load_explicit(&slot->checksum, memory_order_relaxed),
-		.stamp = atomic_load_explicit(&segment->stamps[number], memory_order_relaxed),
-		.checksum_kind = kvc_packed_flags(more) & KVC_PACKED_CHECKSUM,
-	};
-	kvc_packed_fence(memory_order_acquire);
-	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state)
-		return false;
+	out->g = fields.g;
+	out->v = fields.v;
+	out->parent_g = fields.parent_g;
+	out->payload_bytes = kvc_packed_len(fields.len_crc);
+	out->place = kvc_packed_place_of(segment, number, &fields);
 	out->created_ns = (int64_t)(more & UINT32_MAX) * 1000000000;
 	out->depth = (uint32_t)(more >> 32) & UINT16_MAX;
 	out->lane = kvc_packed_lane(more);
