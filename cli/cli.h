@@ -43,7 +43,11 @@ struct cli_namespace_options {
 	bool hex;		/* --hex: keys are hexadecimal */
 };
 
-struct cli_override; /* one -c, -D or -s */
+/* -c, -D and -s as given, or options of a command that are like them. */
+struct cli_overrides {
+	struct cli_override *list;
+	size_t count;
+};
 
 #define CLI_PAGE_TOKENS 64u	 /* --page-tokens when it is not given */
 #define CLI_OBJECT_POOL "object" /* --pool of single objects when it is not given */
@@ -55,8 +59,7 @@ struct kvc_cli {
 	bool no_progress;
 	bool color; /* stdout is a terminal that takes colours */
 	int verbose;
-	struct cli_override *overrides;
-	size_t override_count;
+	struct cli_overrides overrides;
 	struct cli_namespace_options ns;
 	struct kvc_config *config; /* after cli_parse() */
 	struct kvc_store *store;   /* after cli_store_open(); closed by main */
@@ -137,6 +140,19 @@ const char *cli_argp_text(void);
 
 /* A new configuration from -c, -D and -s, in that order: 0 or CLI_CONFIG. */
 int cli_config_build(struct kvc_cli *cli, struct kvc_config **out);
+
+/* In an argp parser: keeps the argument of an option that is like `kind`: 'c', 'D' or 's'. What may
+ * hold a secret is blanked where everybody sees it. `option` is its name in messages. */
+error_t cli_overrides_add(struct cli_overrides *overrides, int kind, const char *option,
+			  char *argument);
+
+/* Brings those of a kind into a configuration, in the order given: 0 or a negative errno. */
+int cli_overrides_apply(const struct cli_overrides *overrides, int kind, struct kvc_config *config);
+void cli_overrides_free(struct cli_overrides *overrides);
+
+/* The effective options of a configuration by name: a new reference, or NULL after an error. */
+json_t *cli_config_options(struct kvc_cli *cli, struct kvc_config *config, int *exit_code);
+json_t *cli_config_value(const json_t *options, const char *name); /* borrowed */
 
 /* The nearest of the words, or NULL when none is near. */
 const char *cli_nearest(const char *word, const char *const *words, size_t count);

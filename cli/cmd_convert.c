@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	OPTION_TO_CONFIG = 0x300,
@@ -24,62 +23,12 @@ enum {
 
 #define TIMEOUT_S 60u
 
-/* The process title shows arguments to everybody: what may hold a secret is kept elsewhere. */
-static error_t keep_secret(char *argument, size_t public_bytes, char **out)
+static error_t add_config(struct convert_arguments *arguments, char *argument)
 {
-	char *copy = strdup(argument);
-
-	if (!copy)
-		return ENOMEM;
-	memset(argument + public_bytes, '*', strlen(argument + public_bytes));
-	*out = copy;
-	return 0;
-}
-
-static bool is_config_text(const char *text)
-{
-	return text[0] != '@' && strpbrk(text, "={}:\n") && access(text, F_OK) != 0;
-}
-
-static error_t set_config(struct convert_arguments *arguments, char *argument)
-{
-	if (arguments->to_config)
+	if (arguments->has_config)
 		return cli_argp_error("--to-config is given twice");
-	arguments->to_config_is_text = is_config_text(argument);
-	return keep_secret(argument, arguments->to_config_is_text ? 0 : strlen(argument),
-			   &arguments->to_config);
-}
-
-static error_t add_setting(struct convert_arguments *arguments, char *argument)
-{
-	const char *equals = strchr(argument, '=');
-	const size_t path_bytes = equals ? (size_t)(equals - argument) + 1 : 0;
-	char **grown = reallocarray(arguments->to_set, arguments->to_set_count + 1, sizeof(*grown));
-	error_t rc;
-
-	if (!grown)
-		return ENOMEM;
-	arguments->to_set = grown;
-	rc = keep_secret(argument, path_bytes, &grown[arguments->to_set_count]);
-	if (rc)
-		return rc;
-	arguments->to_set_count++;
-	return path_bytes > 1 ? 0 : cli_argp_error("--to-set: expected PATH=VALUE");
-}
-
-static void free_secret(char *text)
-{
-	if (text)
-		explicit_bzero(text, strlen(text));
-	free(text);
-}
-
-static void arguments_free(struct convert_arguments *arguments)
-{
-	for (size_t i = 0; i < arguments->to_set_count; i++)
-		free_secret(arguments->to_set[i]);
-	free(arguments->to_set);
-	free_secret(arguments->to_config);
+	arguments->has_config = true;
+	return cli_overrides_add(&arguments->to, 'c', "--to-config", argument);
 }
 
 static error_t parse_convert(int key, char *argument, struct argp_state *state)
@@ -88,12 +37,12 @@ static error_t parse_convert(int key, char *argument, struct argp_state *state)
 
 	switch (key) {
 	case OPTION_TO_CONFIG:
-		return set_config(arguments, argument);
+		return add_config(arguments, argument);
 	case OPTION_TO_DIR:
 		arguments->to_dirs = argument;
 		return 0;
 	case OPTION_TO_SET:
-		return add_setting(arguments, argument);
+		return cli_overrides_add(&arguments->to, 's', "--to-set", argument);
 	case OPTION_LAYOUT:
 		arguments->layout = argument;
 		return 0;
@@ -120,7 +69,7 @@ static error_t parse_convert(int key, char *argument, struct argp_state *state)
 		arguments->id = argument;
 		return 0;
 	case ARGP_KEY_END:
-		if (!arguments->to_config && !arguments->to_dirs)
+		if (!arguments->has_config && !arguments->to_dirs)
 			return cli_argp_error("no target: --to-config or --to-dir says where to");
 		return 0;
 	default:
@@ -175,64 +124,27 @@ static const struct argp convert_argp = {
 
 /* ---------------------------------------------------------------- configurations */
 
-static int describe_config(void *context, char *buffer, size_t bytes)
-{
-	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
-}
-
 /* Roots and naming that a configuration has. */
 static int read_config(struct kvc_cli *cli, struct kvc_config *config, json_t **out_roots,
 		       bool *out_nixl)
 {
-	json_t *document, *options;
-	const char *naming;
 	int rc = 0;
-	char *text = cli_text(cli, "configuration", describe_config, config, &rc);
+	json_t *options = cli_config_options(cli, config, &rc);
+	const char *naming = json_string_value(cli_config_value(options, "naming"));
 
-	if (!text)
-		return rc == CLI_IO ? CLI_CONFIG : rc;
-	document = json_loads(text, 0, NULL);
-	free(text);
-	options = json_object_get(document, "options");
-	naming = json_string_value(json_object_get(json_object_get(options, "naming"), "value"));
+	if (!options)
+		return rc;
 	*out_nixl = naming && strcmp(naming, "nixl") == 0;
-	*out_roots =
-		json_incref(json_object_get(json_object_get(options, "storage_dirs"), "value"));
-	json_decref(document);
+	*out_roots = json_incref(cli_config_value(options, "storage_dirs"));
+	json_decref(options);
 	return json_is_array(*out_roots) && json_array_size(*out_roots) ?
 		       0 :
 		       cli_error(cli, CLI_CONFIG, "convert: the configuration names no roots");
 }
 
-static int load_target(const struct convert_arguments *arguments, struct kvc_config *config)
-{
-	const char *text = arguments->to_config;
-
-	if (!text)
-		return 0;
-	if (arguments->to_config_is_text)
-		return kvc_config_load_text(config, text, strlen(text), KVC_CONFIG_AUTO,
-					    "--to-config");
-	return kvc_config_load_file(config, text + (text[0] == '@'));
-}
-
 static int set_option(struct kvc_config *config, const char *path, const char *value)
 {
 	return value ? kvc_config_set(config, path, value) : 0;
-}
-
-static int apply_settings(const struct convert_arguments *arguments, struct kvc_config *config)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < arguments->to_set_count && !rc; i++) {
-		const char *equals = strchr(arguments->to_set[i], '=');
-		char *path = strndup(arguments->to_set[i], (size_t)(equals - arguments->to_set[i]));
-
-		rc = path ? kvc_config_set(config, path, equals + 1) : -ENOMEM;
-		free(path);
-	}
-	return rc;
 }
 
 /* The source's with other directories, or one of its own. */
@@ -242,14 +154,14 @@ static int make_target_config(struct convert *convert)
 	struct kvc_cli *cli = convert->cli;
 	int rc = 0;
 
-	if (!arguments->to_config)
+	if (!arguments->has_config)
 		rc = cli_config_build(cli, &convert->to_config);
 	else if (kvc_config_new(&convert->to_config) < 0)
 		rc = cli_fail_errno(cli, -ENOMEM, "convert");
 	if (rc)
 		return rc;
-	rc = load_target(arguments, convert->to_config);
-	if (!rc && !arguments->to_config)
+	rc = cli_overrides_apply(&arguments->to, 'c', convert->to_config);
+	if (!rc && !arguments->has_config)
 		rc = set_option(convert->to_config, "storage_layout", "auto");
 	if (!rc)
 		rc = set_option(convert->to_config, "storage_dirs", arguments->to_dirs);
@@ -261,7 +173,7 @@ static int make_target_config(struct convert *convert)
 	if (!rc && arguments->move)
 		rc = set_option(convert->to_config, "durability", "fdatasync");
 	if (!rc)
-		rc = apply_settings(arguments, convert->to_config);
+		rc = cli_overrides_apply(&arguments->to, 's', convert->to_config);
 	/* A root that is not made yet has no layout. */
 	if (!rc && arguments->dry_run)
 		rc = set_option(convert->to_config, "storage_layout", "auto");
@@ -508,10 +420,8 @@ static int note_failure(struct convert *convert, const struct kvc_object_info *i
 
 	if (error == -ENOENT)
 		return 0; /* somebody removed it, or it was evicted, meanwhile */
-	if (is_fatal(error)) {
-		convert->fatal = error;
+	if (is_fatal(error))
 		return error;
-	}
 	if (error == -EBADMSG) {
 		convert->corrupt++;
 		convert->exit_code = CLI_CORRUPT;
@@ -576,10 +486,7 @@ static int convert_one(void *context, const struct kvc_object_info *info)
 	convert->existed += rc == CONVERT_EXISTED;
 	if (rc == CONVERT_COPIED)
 		convert->bytes += info->stored_bytes;
-	rc = note_done(convert, info);
-	if (rc < 0)
-		convert->fatal = rc;
-	return rc;
+	return note_done(convert, info);
 }
 
 /* ---------------------------------------------------------------- all of them */
@@ -709,7 +616,7 @@ static int finish(struct convert *convert, int rc)
 	}
 	if (rc < 0)
 		return cli_error(convert->cli, cli_exit_of_errno(rc), "convert: %s",
-				 convert->fatal && !*cause ? strerror(-rc) : cause);
+				 *cause ? cause : strerror(-rc));
 	if (flushed)
 		return cli_fail_errno(convert->cli, flushed, "cursor '%.200s'",
 				      convert->arguments->cursor);
@@ -753,6 +660,6 @@ int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv)
 	if (rc == 0)
 		rc = convert_all(&convert);
 	close_all(&convert);
-	arguments_free(&arguments);
+	cli_overrides_free(&arguments.to);
 	return rc;
 }

@@ -109,17 +109,11 @@ static int add_process(void *context, int pid, const struct kvc_stats *stats)
 	return 0;
 }
 
-static int describe_config(void *context, char *buffer, size_t bytes)
-{
-	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
-}
-
 /* The folders to look into; a new reference to an array of texts, NULL after an error. */
 static json_t *roots_of(struct kvc_cli *cli, const struct stats_arguments *arguments,
 			int *exit_code)
 {
-	json_t *document, *roots;
-	char *text;
+	json_t *options, *roots;
 
 	if (arguments->path) {
 		roots = json_pack("[s]", arguments->path);
@@ -127,17 +121,12 @@ static json_t *roots_of(struct kvc_cli *cli, const struct stats_arguments *argum
 			*exit_code = cli_error(cli, CLI_USAGE, "stats: the path is not UTF-8");
 		return roots;
 	}
-	text = cli_text(cli, "configuration", describe_config, cli->config, exit_code);
-	if (!text) {
-		*exit_code = CLI_CONFIG;
+	options = cli_config_options(cli, cli->config, exit_code);
+	if (!options)
 		return NULL;
-	}
-	document = json_loads(text, 0, NULL);
-	free(text);
-	roots = json_object_get(
-		json_object_get(json_object_get(document, "options"), "storage_dirs"), "value");
+	roots = cli_config_value(options, "storage_dirs");
 	roots = json_is_array(roots) ? json_incref(roots) : json_array();
-	json_decref(document);
+	json_decref(options);
 	return roots;
 }
 

@@ -50,34 +50,20 @@ static const struct argp where_argp = {
 /* ---------------------------------------------------------------- what is configured */
 
 struct wanted {
-	json_t *document; /* the effective configuration */
+	json_t *options; /* the effective configuration */
 	const char *naming;
 	json_t *roots; /* borrowed: array of texts */
 };
 
-static int describe_config(void *context, char *buffer, size_t bytes)
-{
-	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
-}
-
-static json_t *option_value(const json_t *document, const char *name)
-{
-	return json_object_get(json_object_get(json_object_get(document, "options"), name),
-			       "value");
-}
-
 static int read_wanted(struct kvc_cli *cli, struct wanted *wanted)
 {
-	char *text;
 	int rc = 0;
 
-	text = cli_text(cli, "configuration", describe_config, cli->config, &rc);
-	if (!text)
-		return rc == CLI_IO ? CLI_CONFIG : rc;
-	wanted->document = json_loads(text, 0, NULL);
-	free(text);
-	wanted->naming = json_string_value(option_value(wanted->document, "naming"));
-	wanted->roots = option_value(wanted->document, "storage_dirs");
+	wanted->options = cli_config_options(cli, cli->config, &rc);
+	if (!wanted->options)
+		return rc;
+	wanted->naming = json_string_value(cli_config_value(wanted->options, "naming"));
+	wanted->roots = cli_config_value(wanted->options, "storage_dirs");
 	if (!wanted->naming || !json_is_array(wanted->roots) || !json_array_size(wanted->roots))
 		return cli_error(cli, CLI_CONFIG, "where: the configuration names no roots");
 	return 0;
@@ -120,7 +106,7 @@ static int stand_in_config(const struct wanted *wanted, const struct stand_in *s
 	int rc = -ENOMEM;
 
 	for (size_t i = 0; document && i < 2; i++) {
-		json_t *value = option_value(wanted->document, kept[i]);
+		json_t *value = cli_config_value(wanted->options, kept[i]);
 
 		if (json_is_string(value))
 			(void)json_object_set(document, kept[i], value);
@@ -349,7 +335,7 @@ static int tell(struct kvc_cli *cli, const char *key, json_t *list)
 int kvc_cmd_where(struct kvc_cli *cli, int argc, char **argv)
 {
 	struct where_arguments arguments = { .key = NULL };
-	struct wanted wanted = { .document = NULL };
+	struct wanted wanted = { .options = NULL };
 	struct cli_key key = { .data = NULL };
 	json_t *list = NULL;
 	const char *other;
@@ -371,7 +357,7 @@ int kvc_cmd_where(struct kvc_cli *cli, int argc, char **argv)
 	if (rc == 0)
 		rc = tell(cli, arguments.key, list);
 	json_decref(list);
-	json_decref(wanted.document);
+	json_decref(wanted.options);
 	cli_key_free(&key);
 	return rc;
 }

@@ -8,14 +8,12 @@
 struct cursor;
 
 struct convert_arguments {
-	const char *id;	 /* NULL: all namespaces */
-	char *to_config; /* owned */
-	bool to_config_is_text;
+	const char *id;		 /* NULL: all namespaces */
+	struct cli_overrides to; /* --to-config, --to-set */
+	bool has_config;
 	const char *to_dirs;
 	const char *layout;
 	const char *naming;
-	char **to_set; /* owned */
-	size_t to_set_count;
 	const char *cursor;
 	uint64_t timeout_seconds;
 	bool move;
@@ -45,7 +43,6 @@ struct convert {
 	uint32_t part_count;
 
 	struct cli_progress progress;
-	uint64_t total;
 	uint64_t seen;
 	uint64_t copied;
 	uint64_t existed;
@@ -55,7 +52,6 @@ struct convert {
 	uint64_t kept; /* cannot be converted, or is there with other bytes */
 	uint64_t failed;
 	uint64_t bytes;
-	int fatal; /* errno that ended it */
 	int exit_code;
 	json_t *problems;
 };

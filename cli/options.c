@@ -10,6 +10,7 @@
 struct cli_override {
 	int kind; /* 'c', 'D' or 's' */
 	bool is_file;
+	const char *option; /* its name in messages */
 	char *text;
 };
 
@@ -118,31 +119,43 @@ static void blank(char *argument)
 	memset(argument, '*', strlen(argument));
 }
 
-static error_t add_override(struct kvc_cli *cli, int kind, char *argument)
+error_t cli_overrides_add(struct cli_overrides *overrides, int kind, const char *option,
+			  char *argument)
 {
 	struct cli_override *grown, *one;
 	char *equals;
 
-	grown = reallocarray(cli->overrides, cli->override_count + 1, sizeof(*grown));
+	grown = reallocarray(overrides->list, overrides->count + 1, sizeof(*grown));
 	if (!grown)
 		return ENOMEM;
-	cli->overrides = grown;
-	one = &grown[cli->override_count];
+	overrides->list = grown;
+	one = &grown[overrides->count];
 	one->kind = kind;
+	one->option = option;
 	one->is_file = kind == 'c' && is_path(argument);
 	one->text = strdup(argument);
 	if (!one->text)
 		return ENOMEM;
-	cli->override_count++;
+	overrides->count++;
 	if (kind == 'c' && !one->is_file)
 		blank(argument);
 	if (kind == 's') {
 		equals = strchr(argument, '=');
 		blank(equals ? equals + 1 : argument);
 		if (!equals || equals == argument)
-			return cli_argp_error("-s: expected PATH=VALUE");
+			return cli_argp_error("%s: expected PATH=VALUE", option);
 	}
 	return 0;
+}
+
+void cli_overrides_free(struct cli_overrides *overrides)
+{
+	for (size_t i = 0; i < overrides->count; i++) {
+		explicit_bzero(overrides->list[i].text, strlen(overrides->list[i].text));
+		free(overrides->list[i].text);
+	}
+	free(overrides->list);
+	*overrides = (struct cli_overrides){ .count = 0 };
 }
 
 static error_t parse_global(int key, char *argument, struct argp_state *state)
@@ -151,9 +164,11 @@ static error_t parse_global(int key, char *argument, struct argp_state *state)
 
 	switch (key) {
 	case 'c':
+		return cli_overrides_add(&cli->overrides, key, "-c", argument);
 	case 'D':
+		return cli_overrides_add(&cli->overrides, key, "-D", argument);
 	case 's':
-		return add_override(cli, key, argument);
+		return cli_overrides_add(&cli->overrides, key, "-s", argument);
 	case OPTION_JSON:
 		cli->json = true;
 		return 0;
@@ -181,19 +196,12 @@ const struct argp cli_global_argp = { .options = global_options, .parser = parse
 
 void cli_options_free(struct kvc_cli *cli)
 {
-	for (size_t i = 0; i < cli->override_count; i++) {
-		explicit_bzero(cli->overrides[i].text, strlen(cli->overrides[i].text));
-		free(cli->overrides[i].text);
-	}
-	free(cli->overrides);
-	cli->overrides = NULL;
-	cli->override_count = 0;
+	cli_overrides_free(&cli->overrides);
 	kvc_config_free(cli->config);
 	cli->config = NULL;
 }
 
-static int apply_override(struct kvc_cli *cli, struct kvc_config *config,
-			  const struct cli_override *one)
+static int apply_override(const struct cli_override *one, struct kvc_config *config)
 {
 	const char *file = one->text[0] == '@' ? one->text + 1 : one->text;
 	char *equals;
@@ -201,45 +209,74 @@ static int apply_override(struct kvc_cli *cli, struct kvc_config *config,
 
 	switch (one->kind) {
 	case 'c':
-		rc = one->is_file ? kvc_config_load_file(config, file) :
-				    kvc_config_load_text(config, one->text, strlen(one->text),
-							 KVC_CONFIG_AUTO, "-c");
-		break;
+		return one->is_file ? kvc_config_load_file(config, file) :
+				      kvc_config_load_text(config, one->text, strlen(one->text),
+							   KVC_CONFIG_AUTO, one->option);
 	case 'D':
-		rc = kvc_config_set(config, "storage_dirs", one->text);
-		break;
+		return kvc_config_set(config, "storage_dirs", one->text);
 	default:
 		equals = strchr(one->text, '=');
 		*equals = '\0';
 		rc = kvc_config_set(config, one->text, equals + 1);
 		*equals = '=';
+		return rc;
 	}
-	/* The library's words name the file or the key. */
-	return rc < 0 ? cli_fail_as(cli, CLI_CONFIG, rc, "configuration") : 0;
+}
+
+int cli_overrides_apply(const struct cli_overrides *overrides, int kind, struct kvc_config *config)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < overrides->count && rc >= 0; i++)
+		if (overrides->list[i].kind == kind)
+			rc = apply_override(&overrides->list[i], config);
+	return rc < 0 ? rc : 0;
 }
 
 int cli_config_build(struct kvc_cli *cli, struct kvc_config **out)
 {
 	static const char order[] = "cDs";
-	struct kvc_config *config;
+	struct kvc_config *config = NULL;
 	int rc;
 
 	rc = kvc_config_new(&config);
-	if (rc < 0)
+	for (const char *kind = order; *kind && rc >= 0; kind++)
+		rc = cli_overrides_apply(&cli->overrides, *kind, config);
+	if (rc < 0) {
+		kvc_config_free(config);
+		/* The library's words name the file or the key. */
 		return cli_fail_as(cli, CLI_CONFIG, rc, "configuration");
-	for (const char *kind = order; *kind; kind++) {
-		for (size_t i = 0; i < cli->override_count; i++) {
-			if (cli->overrides[i].kind != *kind)
-				continue;
-			rc = apply_override(cli, config, &cli->overrides[i]);
-			if (rc) {
-				kvc_config_free(config);
-				return rc;
-			}
-		}
 	}
 	*out = config;
 	return 0;
+}
+
+static int describe_config(void *context, char *buffer, size_t bytes)
+{
+	return kvc_config_describe(context, KVC_DESCRIBE_EFFECTIVE_JSON, buffer, bytes);
+}
+
+json_t *cli_config_options(struct kvc_cli *cli, struct kvc_config *config, int *exit_code)
+{
+	json_t *document, *options;
+	char *text = cli_text(cli, "configuration", describe_config, config, exit_code);
+
+	if (!text) {
+		*exit_code = *exit_code == CLI_IO ? CLI_CONFIG : *exit_code;
+		return NULL;
+	}
+	document = json_loads(text, 0, NULL);
+	free(text);
+	options = json_incref(json_object_get(document, "options"));
+	json_decref(document);
+	if (!options)
+		*exit_code = cli_fail_errno(cli, -ENOMEM, "configuration");
+	return options;
+}
+
+json_t *cli_config_value(const json_t *options, const char *name)
+{
+	return json_object_get(json_object_get(options, name), "value");
 }
 
 /* ---------------------------------------------------------------- namespace and key options */
