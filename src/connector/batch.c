@@ -5,7 +5,6 @@
 #include "connector/trace.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/packed_format.h"
 #include "core/route.h"
 #include "core/stats.h"
 

@@ -4,7 +4,6 @@
 #include "connector/batch.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/packed_format.h"
 
 #include <errno.h>
 
