@@ -231,8 +231,8 @@ static inline struct kvc_packed_place kvc_packed_place_of(struct kvc_packed_segm
 	};
 }
 
-/* A live slot that may have no entry in the table gets one, or ends where another object of its name
- * stays. Nothing happens when it is not in that state any more. */
+/* A live slot that may have no entry in the table gets one, or ends where another object of its
+ * name stays. Nothing happens when it is not in that state any more. */
 void kvc_packed_slot_settle(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);
 
 /* LIVE(state) -> FREE of the next generation, out of the table, into the bitmap. False: it is not
