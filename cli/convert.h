@@ -63,6 +63,16 @@ enum convert_result {
 	CONVERT_NOT_ASKED = 2,
 };
 
+/* ---------------------------------------------------------------- convert_open.c */
+
+/* Makes the target's configuration, and opens both stores and the cursor, once it is known that the
+ * conversion can be done. 0 or an exit code; in both cases cli_convert_close() follows. */
+int cli_convert_open(struct convert *convert);
+void cli_convert_close(struct convert *convert);
+
+/* Between namings, at the end: CLI_NO_SPACE when the target has evicted anything. */
+int cli_convert_check_evicted(struct convert *convert);
+
 /* ---------------------------------------------------------------- convert_cursor.c */
 
 /*
