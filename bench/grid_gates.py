@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from comparison.gates import BARE_CPU_US, CHECKSUM_US_PER_KIB
+from comparison.gates import BARE_CPU_US, cpu_us_limit
 from comparison.report import size_text, table
 from comparison.stats import Interval, median_interval, ratio_interval
 
@@ -54,9 +54,7 @@ def judge(disk: str, cells: list[dict]) -> Iterator[list[str]]:
                 yield row_of(disk, cell, f"time, fio (depth {peer['depth']}) / kvcellar",
                              f">= {FIO_LEAST}", found, found.value >= FIO_LEAST)
         if cell["part_bytes"] in BARE_CPU_US and cell["checksum"] != "sector":
-            limit = BARE_CPU_US[cell["part_bytes"]]
-            if cell["checksum"] == "full":
-                limit += CHECKSUM_US_PER_KIB * cell["part_bytes"] / 1024
+            limit = cpu_us_limit(cell["part_bytes"], cell["checksum"] == "full")
             found = median_interval(cell["cpu_us_each"])
             yield row_of(disk, cell, "CPU us per part", f"<= {limit:.3g}", found,
                          found.value <= limit)

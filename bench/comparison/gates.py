@@ -74,16 +74,21 @@ CHECKSUM_US_PER_KIB = 0.14
 BARE_CPU_US = {64 * K: 8, 256 * K: 12, M: 30}  # per part, without the checksum
 
 
+def cpu_us_limit(size: int, checksum: bool) -> float:
+    """CPU time of a part of one of the sizes of BARE_CPU_US."""
+    return BARE_CPU_US[size] + (size / K * CHECKSUM_US_PER_KIB if checksum else 0)
+
+
 def _packed(places: tuple[str, ...], size: int, modes: tuple[str, ...], op: str, limit: float,
             aim: float = 0) -> Gate:
     return Gate(places, (size,), modes, (op,), NIXL, "time", limit, aim, PACKED)
 
 
 def _cpu(size: int) -> tuple[Gate, Gate]:
-    bare = BARE_CPU_US[size]
-    full = bare + size / K * CHECKSUM_US_PER_KIB
-    return (Gate(DISKS, (size,), (QUIET,), SET_GET, "", "cpu_us", bare, case=PACKED_BARE),
-            Gate(DISKS, (size,), (QUIET,), SET_GET, "", "cpu_us", full, case=PACKED))
+    return (Gate(DISKS, (size,), (QUIET,), SET_GET, "", "cpu_us", cpu_us_limit(size, False),
+                 case=PACKED_BARE),
+            Gate(DISKS, (size,), (QUIET,), SET_GET, "", "cpu_us", cpu_us_limit(size, True),
+                 case=PACKED))
 
 
 PACKED_GATES = (

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .gates import (ALONE, BUSY, FIO, FIO_SLOTS, GATES, KVCELLAR, PACKED, PACKED_BARE, QUIET,
-                    RATIOS, Gate)
+from .gates import (ALONE, BUSY, FIO, FIO_SLOTS, KVCELLAR, PACKED, PACKED_BARE, QUIET, RATIOS,
+                    Gate, gates_of)
 from .stats import CONFIDENCE, Interval, grouped, median_interval, ratio_interval
 
 OPS = ("set", "exists_hit", "exists_miss", "get")
@@ -90,11 +90,7 @@ def verdicts(run: Run) -> list[Verdict]:
     """Every gate in every cell that was measured."""
     found = []
     for cell in run.cells():
-        place, size, mode, op = cell
-        for gate in GATES:
-            if not (place in gate.places and size in gate.sizes and mode in gate.modes
-                    and op in gate.ops):
-                continue
+        for gate in gates_of(*cell):
             one = run.judged(cell, gate)
             if one:
                 found.append(Verdict(*cell, gate, one.value,
