@@ -31,14 +31,20 @@ class Convert(support.Case):
         self.check(self.k("put", "greeting", stdin=b"hello"), DONE)
         return self.count(self.root)
 
-    def listed(self, root):
-        return self.check(run("-D", root, "ls", "--all", "--json"), DONE).json["objects"]
+    def listed(self, root, *options):
+        return self.check(run("-D", root, *options, "ls", "--all", "--json"), DONE).json["objects"]
 
     def count(self, root):
         return len(self.listed(root))
 
     def names(self, root):
         return sorted((one["namespace"], one["name"]) for one in self.listed(root))
+
+    def damage_a_page(self):
+        path = next(path for path in self.objects() if ".bench." in path)
+        with open(path, "r+b") as file:
+            file.write(b"\xff\x00\xff")
+        return path
 
     def convert(self, *arguments, code=DONE):
         result = self.check(self.k("convert", "--to-dir", self.target, "--json", *arguments), code)
@@ -100,9 +106,7 @@ class Convert(support.Case):
 
     def test_corrupt_objects_stay_and_are_named(self):
         count = self.fill()
-        path = next(path for path in self.objects() if ".bench." in path)
-        with open(path, "r+b") as file:
-            file.write(b"\xff\x00\xff")
+        path = self.damage_a_page()
         done = self.convert(*PACKED, "--move", code=CORRUPT)
         self.assertEqual((done["converted"], done["corrupt"]), (count - 1, 1))
         self.assertEqual(os.path.join(self.root, done["problems"][0]["path"]), path)
@@ -127,15 +131,19 @@ class Convert(support.Case):
         self.assertEqual(self.count(rest) + self.count(self.target), count)
         self.assertEqual(self.objects(), [])
 
+    def wait_for_notes(self, process, cursor):
+        """Until the cursor notes an object, or the process ends."""
+        end = time.monotonic() + support.TIMEOUT
+        while time.monotonic() < end and process.poll() is None:
+            if os.path.exists(cursor) and os.path.getsize(cursor) > 64:
+                return
+            time.sleep(0.001)
+
     def kill_midway(self, arguments, cursor):
         """SIGKILL once the cursor has noted something; how many objects it has noted."""
         process = subprocess.Popen([KVCELLAR, *arguments], env=environment(),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + support.TIMEOUT
-        while time.monotonic() < end and process.poll() is None:
-            if os.path.exists(cursor) and os.path.getsize(cursor) > 64:
-                break
-            time.sleep(0.005)
+        self.wait_for_notes(process, cursor)
         process.send_signal(signal.SIGKILL)
         process.wait()
         return (os.path.getsize(cursor) - 64) // 16 if os.path.exists(cursor) else None
@@ -191,18 +199,11 @@ class Convert(support.Case):
     def test_an_interrupted_run_says_how_to_go_on(self):
         self.fill("4K", 3000)
         cursor = self.path("cursor")
-
-        def ready(_process):
-            end = time.monotonic() + support.TIMEOUT
-            while time.monotonic() < end:
-                if os.path.exists(cursor) and os.path.getsize(cursor) > 64:
-                    return
-                time.sleep(0.001)
-
         for attempt in range(10):
             self.target = self.path(f"target-{attempt}")
             done = support.interrupt(["-D", self.root, "convert", "--to-dir", self.target, *PACKED,
-                                      "--cursor", cursor], ready)
+                                      "--cursor", cursor],
+                                     lambda process: self.wait_for_notes(process, cursor))
             if done.code != DONE:  # else it was faster than the signal
                 break
         self.check(done, support.INTERRUPTED)
@@ -215,9 +216,7 @@ class Convert(support.Case):
         cursor = self.write("cursor", b"something else\n" * 10)
         self.check(self.k("convert", "--to-dir", self.target, "--cursor", cursor), USAGE, cursor)
         os.unlink(cursor)
-        path = next(path for path in self.objects() if ".bench." in path)
-        with open(path, "r+b") as file:
-            file.write(b"\xff\x00\xff")
+        self.damage_a_page()
         self.convert("--cursor", cursor, code=CORRUPT)
         self.assertTrue(os.path.exists(cursor))
         self.check(self.k("convert", "--to-dir", self.path("other"), "--cursor", cursor), USAGE,
@@ -273,10 +272,7 @@ class Convert(support.Case):
     def page_keys(self, root, *options):
         """Keys of the pool "bench" by their names."""
         return sorted({one["name"].split(".")[0].split("_")[0]
-                       for one in self.listed_with(root, *options) if "bench" in one["name"]})
-
-    def listed_with(self, root, *options):
-        return self.check(run("-D", root, *options, "ls", "--all", "--json"), DONE).json["objects"]
+                       for one in self.listed(root, *options) if "bench" in one["name"]})
 
     def pages_are_there(self, root, keys, *options):
         shown = self.check(run("-D", root, *options, "exists", *keys, "--json", "--pool", "bench",
@@ -295,7 +291,7 @@ class Convert(support.Case):
         done = self.check(self.k("convert", "--to-dir", nixl, "--naming", "nixl", *pool, "--json"),
                           DONE).json
         self.assertEqual((done["converted"], done["passed_over"]), (PAGES, 1))
-        listed = self.listed_with(nixl, "-s", "naming=nixl")
+        listed = self.listed(nixl, "-s", "naming=nixl")
         self.assertEqual(len(listed), 2 * PAGES)
         self.assertEqual({one["name"].split("_", 1)[1] for one in listed},
                          {"a-m_0_1_bench_k", "a-m_0_1_bench_v"})
@@ -307,7 +303,7 @@ class Convert(support.Case):
         self.pages_are_there(back, keys)
         after = {path: data for path, data in self.contents(back).items() if "bench" in path}
         self.assertEqual(after, before)
-        self.assertEqual(self.listed_with(nixl, "-s", "naming=nixl"), [])
+        self.assertEqual(self.listed(nixl, "-s", "naming=nixl"), [])
 
     def test_single_objects_between_namings(self):
         self.check(self.k("put", "greeting", "--model", "m", stdin=b"hello"), DONE)
