@@ -211,7 +211,7 @@ static void run_without_io_uring(int error)
 	int code = child_wait(child_start(without_io_uring, &refusal));
 
 	if (code == 77)
-		skip();
+		support_skip_test("the kernel has no seccomp filters");
 	assert_int_equal(code, 0);
 }
 
@@ -270,7 +270,7 @@ static void run_locked(rlim_t bytes, const char *layout)
 		assert_int_equal(chown(locked.root, 65534, 65534), 0);
 	code = child_wait(child_start(with_little_locked_memory, &locked));
 	if (code == 77)
-		skip();
+		support_skip_test("the limit of locked memory or the user cannot be changed");
 	assert_int_equal(code, 0);
 }
 

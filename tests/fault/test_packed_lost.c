@@ -274,7 +274,7 @@ static void test_a_full_disk(void **state)
 
 	(void)state;
 	if (geteuid() != 0)
-		skip();
+		support_skip_test("mounts need root");
 	for (unsigned kib = 16; kib <= 2400; kib += kib < 1000 ? 16 : 100) {
 		struct full full = { .root = root };
 		char options[32];

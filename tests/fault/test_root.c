@@ -408,7 +408,7 @@ static void test_no_folder_is_listed(void **state)
 
 	(void)state;
 	if (!have_program("strace"))
-		skip();
+		support_skip_test("strace is not installed");
 	fix_open(&fix);
 	text_make(path, sizeof(path), "%s/%s", root, kvc_namespace_id(fix.ns));
 	fix_close(&fix);
@@ -514,7 +514,7 @@ static void test_exists_asks_no_disk(void **state)
 
 	(void)state;
 	if (!have_program("strace"))
-		skip();
+		support_skip_test("strace is not installed");
 	fix.setup.settings[0] = "capacity=2GiB";
 	fix_open(&fix);
 	many_slots(&fix);

@@ -88,6 +88,18 @@ void support_skip(const char *format, ...)
 	exit(77);
 }
 
+void support_skip_test(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)printf("skipped: ");
+	(void)vprintf(format, args);
+	(void)printf("\n");
+	va_end(args);
+	skip();
+}
+
 bool support_soak(void)
 {
 	const char *soak = getenv("KVC_SOAK");

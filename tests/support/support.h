@@ -29,6 +29,8 @@ void support_begin(void);
 
 /* Prints "SKIP: reason" and ends with 77. */
 __attribute__((noreturn, format(printf, 1, 2))) void support_skip(const char *format, ...);
+/* Prints "skipped: reason" and ends the running test, which counts as skipped. */
+__attribute__((format(printf, 1, 2))) void support_skip_test(const char *format, ...);
 
 /* True in a soak run: take more time. */
 bool support_soak(void);
