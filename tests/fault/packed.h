@@ -13,10 +13,12 @@
 #include "core/store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -145,6 +147,67 @@ static inline bool has_key(struct kvc_packed_arena *arena, uint64_t i, struct kv
 	const struct kvc_packed_key key = key_number(i);
 
 	return kvc_packed_find(arena, &key, out) == 0;
+}
+
+/* A key of group g of which nothing else is there. */
+static inline int put_as(struct opened *opened, struct kvc_packed_arena *arena, uint64_t g,
+			 uint64_t v, uint32_t lane, bool overwrite)
+{
+	static const struct kvc_shape shape = { .part_count = 1, .parts = { { .bytes = 64 } } };
+	const struct kvc_packed_key key = { .g = g, .v = v, .lane = lane, .bytes = 64 };
+	const struct kvc_packed_meta meta = {
+		.key = &key,
+		.stamp = kvc_packed_stamps(opened->packed, 1),
+		.shape = &shape,
+		.name = "n",
+		.name_bytes = 1,
+		.checksum_kind = 1,
+		.overwrite = overwrite,
+	};
+	struct kvc_packed_place place;
+	int rc = kvc_packed_claim(arena, 0, &place);
+
+	return rc ? rc : kvc_packed_publish(arena, &place, &meta);
+}
+
+static inline bool has_as(struct kvc_packed_arena *arena, uint64_t g, uint64_t v, uint32_t lane,
+			  struct kvc_packed_place *out)
+{
+	const struct kvc_packed_key key = { .g = g, .v = v, .lane = lane, .bytes = 64 };
+	struct kvc_packed_place place;
+
+	return kvc_packed_find(arena, &key, out ? out : &place) == 0;
+}
+
+/* ---------------------------------------------------------------- a closed root */
+
+#define EARLIER_BOOT UINT64_C(0xb007)
+
+static inline void shm_edit(const char *root, void (*edit)(struct kvc_packed_shm *shm))
+{
+	struct kvc_packed_shm *shm;
+	char path[PATH_BYTES];
+	int fd;
+
+	text_make(path, sizeof(path), "%s/" KVC_PACKED_FOLDER "/root.shm", root);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	shm = mmap(NULL, sizeof(*shm), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(shm != MAP_FAILED);
+	edit(shm);
+	assert_int_equal(munmap(shm, sizeof(*shm)), 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static inline void boot_edit(struct kvc_packed_shm *shm)
+{
+	shm->boot_id[0] = EARLIER_BOOT;
+}
+
+/* As if all that follows had been written by an earlier boot. */
+static inline void reboot(const char *root)
+{
+	shm_edit(root, boot_edit);
 }
 
 /* ---------------------------------------------------------------- slots */

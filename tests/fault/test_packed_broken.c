@@ -1,185 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What once broke the packed layout: overwrites that were cut short, rebuilds that did not come to
- * their end, a want of descriptors, damage with right sums, other roots, hosts and processes in the
- * way, and keys of many objects.
+ * What once broke the packed layout: rebuilds that did not come to their end, a want of
+ * descriptors, damage with right sums, and other roots, hosts and processes in the way.
  */
-#include "packed.h"
+#include "packed_store.h"
 
 #include "core/crc.h"
-#include "support/packed.h"
 
-#include <fcntl.h>
-#include <glob.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
-
-#define PAGE  4096u
-#define BATCH 50u
-
-struct setting {
-	const char *capacity; /* NULL: 16 segments of 256 slots */
-	const char *rules;    /* fault */
-	const char *more;     /* one more setting */
-};
-
-struct fix {
-	struct kvc_store *store;
-	struct kvc_namespace *ns;
-	struct pages pages;
-};
-
-static int fix_try(struct fix *fix, const char *root, const struct setting *setting)
-{
-	struct kvc_namespace_params params = namespace_params("broken");
-	const struct setting usual = { .capacity = NULL };
-	const struct setting *how = setting ? setting : &usual;
-	char capacity[64];
-	const struct setup setup = {
-		.plugin = how->rules ? "fault" : "posix",
-		.lower = how->rules ? "posix" : NULL,
-		.rules = how->rules,
-		.engine = "threads",
-		.roots = root,
-		.buffered = true,
-		.layout = "packed",
-		.flags = KVC_OPEN_NO_SELFTEST,
-		.settings = { "min_free=0", capacity, how->more },
-	};
-	int rc;
-
-	text_make(capacity, sizeof(capacity), "capacity=%s",
-		  how->capacity ? how->capacity : "16MiB");
-	rc = setup_open(&setup, &fix->store);
-	if (rc)
-		return rc;
-	fix->ns = namespace_must_open(fix->store, &params);
-	pages_open_simple(&fix->pages, fix->ns, BATCH, PAGE);
-	return 0;
-}
-
-static void fix_open(struct fix *fix, const char *root, const struct setting *setting)
-{
-	if (fix_try(fix, root, setting))
-		fail_msg("%s: %s", root, kvc_last_error());
-}
-
-static void fix_close(struct fix *fix)
-{
-	pages_close(&fix->pages);
-	assert_int_equal(kvc_namespace_close(fix->ns), 0);
-	store_must_close(fix->store);
-}
-
-/* ---------------------------------------------------------------- many keys */
-
-/* How many were stored, and how many found no room. */
-static void set_counted(struct fix *fix, const char *label, size_t count, size_t *ok, size_t *full)
-{
-	struct kvc_result results[BATCH];
-	struct keys keys;
-
-	*ok = *full = 0;
-	keys_make(&keys, label, count);
-	for (size_t i = 0; i < count; i += BATCH) {
-		pages_fill_keys(&fix->pages, keys.keys + i, BATCH);
-		batch(fix->store, &fix->pages, KVC_SET, keys.keys + i, BATCH, 0, results);
-		*ok += count_status(results, BATCH, KVC_OK);
-		*full += count_status(results, BATCH, KVC_FULL);
-	}
-	keys_free(&keys);
-}
-
-/* How many were stored. */
-static size_t set_many(struct fix *fix, const char *label, size_t count)
-{
-	size_t ok, full;
-
-	set_counted(fix, label, count, &ok, &full);
-	return ok;
-}
-
-/* How many are there; their bytes have to be right. */
-static size_t get_many(struct fix *fix, const char *label, size_t count)
-{
-	struct kvc_result results[BATCH];
-	struct keys keys;
-	size_t found = 0;
-
-	keys_make(&keys, label, count);
-	for (size_t i = 0; i < count; i += BATCH) {
-		pages_wipe(&fix->pages);
-		batch(fix->store, &fix->pages, KVC_GET, keys.keys + i, BATCH, 0, results);
-		for (size_t k = 0; k < BATCH; k++) {
-			if (results[k].status != KVC_OK)
-				continue;
-			found++;
-			assert_true(pages_match(&fix->pages, k, key_content(keys.keys[i + k])));
-		}
-	}
-	keys_free(&keys);
-	return found;
-}
-
-static const char *root_with(const char *label, const char *keys, size_t count)
-{
-	const char *root = folder_new(label);
-	struct fix fix;
-
-	fix_open(&fix, root, NULL);
-	assert_int_equal(set_many(&fix, keys, count), count);
-	fix_close(&fix);
-	return root;
-}
-
-/* The next opening finds all of them, and an index that is right. */
-static void expect_whole(const char *root, const char *keys, size_t count)
-{
-	struct fix fix;
-
-	fix_open(&fix, root, NULL);
-	assert_int_equal(packed_check(fix.store), count);
-	assert_int_equal(get_many(&fix, keys, count), count);
-	assert_int_equal(set_many(&fix, "after it", BATCH), BATCH);
-	fix_close(&fix);
-}
-
-/* ---------------------------------------------------------------- files of the index */
-
-static void file_path(const char *root, const char *name, char out[PATH_BYTES])
-{
-	char pattern[PATH_BYTES];
-	glob_t found;
-
-	text_make(pattern, sizeof(pattern), "%s/*/slots-4096/%s", root, name);
-	assert_int_equal(glob(pattern, 0, NULL, &found), 0);
-	assert_int_equal(found.gl_pathc, 1);
-	text_make(out, PATH_BYTES, "%s", found.gl_pathv[0]);
-	globfree(&found);
-}
-
-static void shm_edit(const char *root, void (*fn)(struct kvc_packed_shm *shm))
-{
-	struct kvc_packed_shm *shm;
-	char path[PATH_BYTES];
-	int fd;
-
-	text_make(path, sizeof(path), "%s/.kvcellar/packed/root.shm", root);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	shm = mmap(NULL, sizeof(*shm), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_true(shm != MAP_FAILED);
-	fn(shm);
-	(void)munmap(shm, sizeof(*shm));
-	(void)close(fd);
-}
-
-static void of_another_boot(struct kvc_packed_shm *shm)
-{
-	shm->boot_id[0] ^= 1;
-}
 
 static void damage_table(const char *root)
 {
@@ -193,191 +23,13 @@ static void damage_table(const char *root)
 	(void)close(fd);
 }
 
-/* ---------------------------------------------------------------- overwrites */
-
-static struct kvc_result set_version(struct fix *fix, struct kvc_key key, uint64_t version,
-				     uint32_t flags)
-{
-	struct kvc_result result;
-
-	bytes_fill(fix->pages.part_base[0], PAGE, version);
-	batch(fix->store, &fix->pages, KVC_SET, &key, 1, flags, &result);
-	return result;
-}
-
-/* 0: none. */
-static uint64_t get_version(struct fix *fix, struct kvc_key key)
-{
-	const unsigned char *page = fix->pages.part_base[0];
-	unsigned char made[PAGE];
-	struct kvc_result result;
-
-	pages_wipe(&fix->pages);
-	batch(fix->store, &fix->pages, KVC_GET, &key, 1, 0, &result);
-	if (result.status == KVC_MISS)
-		return 0;
-	expect_result(result, KVC_OK, -1);
-	for (uint64_t version = 1; version <= 3; version++) {
-		bytes_fill(made, PAGE, version);
-		if (memcmp(made, page, PAGE) == 0)
-			return version;
-	}
-	fail_msg("a page that nobody stored");
-	return 0;
-}
-
-struct overwriter {
-	const char *root;
-	const char *rules;
-};
-
-static int overwrite_with_2(void *context)
-{
-	const struct overwriter *overwriter = context;
-	const struct setting setting = { .rules = overwriter->rules };
-	struct fix fix;
-
-	fix_open(&fix, overwriter->root, &setting);
-	(void)set_version(&fix, key_of("the key"), 2, KVC_TRANSFER_OVERWRITE);
-	return 1;
-}
-
-static void overwrite_dies_at(const char *step, bool looked_after)
-{
-	char rules[128];
-	struct overwriter overwriter = { folder_new("overwrite"), rules };
-	struct keys keys;
-	struct fix fix;
-	uint64_t version;
-
-	text_make(rules, sizeof(rules), "step kill=%s", step);
-	fix_open(&fix, overwriter.root, NULL);
-	expect_result(set_version(&fix, key_of("the key"), 1, 0), KVC_OK, -1);
-	fix_close(&fix);
-	assert_int_equal(run_child(overwrite_with_2, &overwriter), 0);
-
-	fix_open(&fix, overwriter.root, NULL);
-	if (looked_after) {
-		end_keeper(packed_of(fix.store, 0));
-		(void)kvc_packed_recover_dead(packed_of(fix.store, 0));
-	}
-	version = get_version(&fix, key_of("the key"));
-	(void)printf("killed at %s: version %llu is there\n", step, (unsigned long long)version);
-	expect_result(set_version(&fix, key_of("the key"), 3, KVC_TRANSFER_OVERWRITE), KVC_OK, -1);
-	assert_int_equal(get_version(&fix, key_of("the key")), 3);
-	/* Tables are made again, from what is live. */
-	keys_make(&keys, "growth", 3000);
-	for (size_t i = 0; i < 3000; i += BATCH) {
-		struct kvc_result results[BATCH];
-
-		pages_fill_keys(&fix.pages, keys.keys + i, BATCH);
-		batch(fix.store, &fix.pages, KVC_SET, keys.keys + i, BATCH, 0, results);
-		assert_int_equal(get_version(&fix, key_of("the key")), 3);
-	}
-	keys_free(&keys);
-	fix_close(&fix);
-	shm_edit(overwriter.root, of_another_boot);
-	fix_open(&fix, overwriter.root, NULL);
-	assert_int_equal(get_version(&fix, key_of("the key")), 3);
-	fix_close(&fix);
-}
-
-static void test_an_overwrite_cut_short_brings_nothing_back(void **state)
-{
-	static const char *const steps[] = { "packed.set.live", "packed.set.replaced",
-					     "packed.set.inserted", "packed.set.settled" };
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		overwrite_dies_at(steps[i], false);
-		overwrite_dies_at(steps[i], true);
-	}
-}
-
-/* The header of a slot as a power cut leaves it. */
-struct former {
-	uint32_t segment;
-	uint64_t at; /* in hdr.<segment> */
-	unsigned char bytes[sizeof(struct kvc_packed_slot)];
-};
-
-static void former_note(struct fix *fix, struct kvc_key key, struct former *out)
-{
-	const struct kvc_packed_segment *segment;
-	struct packed_spot spot;
-	const void *header;
-
-	assert_true(packed_spot(fix->store, fix->pages.pool, key, 0, &spot));
-	segment = spot.place.segment;
-	header = &segment->headers[kvc_packed_ref_slot(spot.place.ref)];
-	out->segment = segment->number;
-	out->at = (uint64_t)((const char *)header - (const char *)segment->map.memory);
-	memcpy(out->bytes, header, sizeof(out->bytes));
-}
-
-/* False: another object has the slot by now. */
-static bool former_put_back(const char *root, const struct former *former)
-{
-	struct kvc_packed_slot now;
-	char path[PATH_BYTES], name[32];
-	bool is_free;
-	int fd;
-
-	text_make(name, sizeof(name), "hdr.%u", former->segment);
-	file_path(root, name, path);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &now, sizeof(now), (off_t)former->at), sizeof(now));
-	is_free = kvc_packed_st(atomic_load(&now.state)) == KVC_PACKED_FREE;
-	if (is_free)
-		assert_int_equal(pwrite(fd, former->bytes, sizeof(former->bytes),
-					(off_t)former->at),
-				 sizeof(former->bytes));
-	(void)close(fd);
-	return is_free;
-}
-
-/* lower: the newer one gets a slot before that of the former. */
-static void two_versions(bool lower)
-{
-	static const struct setting durable = { .more = "durability=fdatasync" };
-	const char *root = folder_new("newer");
-	struct former former, newer;
-	struct fix fix;
-
-	fix_open(&fix, root, &durable);
-	expect_result(set_version(&fix, key_of("before it"), 3, 0), KVC_OK, -1);
-	expect_result(set_version(&fix, key_of("the key"), 1, 0), KVC_OK, -1);
-	if (lower)
-		expect_result(do_remove(fix.store, &fix.pages, key_of("before it")), KVC_OK, -1);
-	former_note(&fix, key_of("the key"), &former);
-	expect_result(set_version(&fix, key_of("the key"), 2, KVC_TRANSFER_OVERWRITE), KVC_OK, -1);
-	former_note(&fix, key_of("the key"), &newer);
-	assert_int_equal(newer.segment, former.segment);
-	assert_int_equal(newer.at < former.at, lower);
-	fix_close(&fix);
-	assert_true(former_put_back(root, &former));
-	shm_edit(root, of_another_boot);
-	fix_open(&fix, root, &durable);
-	assert_int_equal(packed_check(fix.store), lower ? 1 : 2);
-	assert_int_equal(get_version(&fix, key_of("the key")), 2);
-	fix_close(&fix);
-}
-
-static void test_of_two_versions_after_a_power_cut_the_newer_stays(void **state)
-{
-	(void)state;
-	two_versions(false);
-	two_versions(true);
-}
-
 /* ---------------------------------------------------------------- rebuilds and descriptors */
 
 #define WHOLE_KEYS 2000u
 
 static int open_and_die(void *context)
 {
-	const struct overwriter *how = context;
+	const struct opening *how = context;
 	const struct setting setting = { .rules = how->rules };
 	struct fix fix;
 
@@ -394,13 +46,13 @@ static void test_a_rebuild_that_is_killed_is_done_by_the_next(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2 * sizeof(steps) / sizeof(steps[0]); i++) {
 		char rules[128];
-		struct overwriter how = { root, rules };
+		struct opening how = { root, rules };
 		struct fix fix;
 		int rc;
 
 		text_make(rules, sizeof(rules), "step kill=%s", steps[i / 2]);
 		if (i % 2)
-			shm_edit(root, of_another_boot);
+			reboot(root);
 		else
 			damage_table(root);
 		rc = run_child(open_and_die, &how);
@@ -447,7 +99,7 @@ static int open_poor(void *context)
 	return 1;
 }
 
-static void open_with_few(bool reboot)
+static void open_with_few(bool rebooted)
 {
 	const char *root = root_with("few", "whole", WHOLE_KEYS);
 	unsigned refused = 0, opened = 0;
@@ -457,8 +109,8 @@ static void open_with_few(bool reboot)
 		struct fix fix;
 		int code;
 
-		if (reboot)
-			shm_edit(root, of_another_boot);
+		if (rebooted)
+			reboot(root);
 		code = run_child(open_poor, &poor);
 		assert_in_range(code, 1, 2);
 		refused += code == 1;
@@ -718,154 +370,9 @@ static void test_another_host_is_seen_by_a_clock_that_is_ahead(void **state)
 	}
 }
 
-/* ---------------------------------------------------------------- many objects of a key */
-
-#define RANKS_MAX 8u
-#define POOLS_MAX 2u
-#define CAPACITY  (UINT64_C(128) * 1024 * 1024)
-
-struct model {
-	const char *name;
-	uint32_t tp;
-	uint32_t pp;
-	uint32_t pools;
-};
-
-struct parts {
-	struct kvc_store *store;
-	struct kvc_namespace *ns[RANKS_MAX];
-	struct pages pages[RANKS_MAX][POOLS_MAX];
-	unsigned ranks;
-	unsigned pools;
-};
-
-static void parts_open(struct parts *parts, const char *root, const struct model *model)
-{
-	const struct setup setup = {
-		.plugin = "posix",
-		.engine = "threads",
-		.roots = root,
-		.buffered = true,
-		.layout = "packed",
-		.flags = KVC_OPEN_NO_SELFTEST,
-		.settings = { "min_free=0", "capacity=128MiB", "checksum=none" },
-	};
-
-	parts->store = setup_must_open(&setup);
-	parts->ranks = model->tp * model->pp;
-	parts->pools = model->pools;
-	for (uint32_t r = 0; r < parts->ranks; r++) {
-		struct kvc_namespace_params params = namespace_params("parts");
-
-		params.tp_size = model->tp;
-		params.tp_rank = r % model->tp;
-		params.pp_size = model->pp;
-		params.pp_rank = r / model->tp;
-		parts->ns[r] = namespace_must_open(parts->store, &params);
-		for (uint32_t p = 0; p < parts->pools; p++) {
-			const struct pages_params pages = {
-				.name = p ? "second" : "first",
-				.count = BATCH,
-				.part_bytes = { PAGE },
-			};
-
-			pages_open(&parts->pages[r][p], parts->ns[r], &pages);
-		}
-	}
-}
-
-static void parts_close(struct parts *parts)
-{
-	for (unsigned r = 0; r < parts->ranks; r++) {
-		for (unsigned p = 0; p < parts->pools; p++)
-			pages_close(&parts->pages[r][p]);
-		assert_int_equal(kvc_namespace_close(parts->ns[r]), 0);
-	}
-	store_must_close(parts->store);
-}
-
-/* How many keys did not get all of their objects the answer OK. */
-static size_t parts_run(struct parts *parts, int op, const struct kvc_key *keys, size_t count)
-{
-	struct kvc_result results[BATCH];
-	size_t bad = 0;
-
-	for (size_t i = 0; i < count; i += BATCH) {
-		bool whole[BATCH];
-
-		memset(whole, true, sizeof(whole));
-		for (unsigned r = 0; r < parts->ranks; r++) {
-			for (unsigned p = 0; p < parts->pools; p++) {
-				batch(parts->store, &parts->pages[r][p], op, keys + i, BATCH, 0,
-				      results);
-				for (size_t k = 0; k < BATCH; k++)
-					whole[k] &= results[k].status == KVC_OK;
-			}
-		}
-		for (size_t k = 0; k < BATCH; k++)
-			bad += !whole[k];
-	}
-	return bad;
-}
-
-/* Slots of all segments that fit: their headers and names take a part of the capacity. */
-static size_t parts_slots(struct parts *parts)
-{
-	struct kvc_packed_arena *arena;
-	struct kvc_result result = do_set(parts->store, &parts->pages[0][0], key_of("first"), 0);
-
-	expect_result(result, KVC_OK, -1);
-	arena = atomic_load(&packed_of(parts->store, 0)->arenas);
-	assert_non_null(arena);
-	return CAPACITY / kvc_packed_segment_file_bytes(arena) * arena->record->segment_slots;
-}
-
-static void test_keys_of_many_objects_stay_whole_below_the_capacity(void **state)
-{
-	static const struct model models[] = {
-		{ "tp 4", 4, 1, 1 },
-		{ "tp 8", 8, 1, 1 },
-		{ "tp 8, two pools", 8, 1, 2 },
-		{ "pp 8", 1, 8, 1 },
-	};
-	unsigned too_many = 0;
-
-	(void)state;
-	for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
-		const char *root = folder_new("parts");
-		static struct parts parts;
-		size_t objects, all, done = 0;
-		struct keys keys;
-
-		parts_open(&parts, root, &models[m]);
-		objects = parts.ranks * parts.pools;
-		all = parts_slots(&parts) / objects;
-		keys_make(&keys, "parts", all);
-		for (unsigned percent = 50; percent <= 90; percent += 40) {
-			const size_t until = all * percent / 100 / BATCH * BATCH;
-			size_t bad;
-
-			(void)parts_run(&parts, KVC_SET, keys.keys + done, until - done);
-			done = until;
-			bad = parts_run(&parts, KVC_EXISTS, keys.keys, done);
-			(void)printf("%s, %u%% of the capacity: %zu of %zu keys are not whole, "
-				     "%llu objects were evicted\n",
-				     models[m].name, percent, bad, done,
-				     (unsigned long long)packed_health(parts.store).evicted);
-			too_many += bad * 1000 > done;
-		}
-		parts_close(&parts);
-		keys_free(&keys);
-		folder_remove(root);
-	}
-	assert_int_equal(too_many, 0);
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_an_overwrite_cut_short_brings_nothing_back),
-		cmocka_unit_test(test_of_two_versions_after_a_power_cut_the_newer_stays),
 		cmocka_unit_test(test_a_rebuild_that_is_killed_is_done_by_the_next),
 		cmocka_unit_test(test_a_rebuild_without_descriptors_loses_nothing),
 		cmocka_unit_test(test_an_opening_without_descriptors_loses_nothing),
@@ -874,7 +381,6 @@ int main(void)
 		cmocka_unit_test(test_another_root_in_the_place_is_left_alone),
 		cmocka_unit_test(test_a_held_lock_of_changes_fails_no_set),
 		cmocka_unit_test(test_another_host_is_seen_by_a_clock_that_is_ahead),
-		cmocka_unit_test(test_keys_of_many_objects_stay_whole_below_the_capacity),
 	};
 
 	support_begin();

@@ -2,8 +2,6 @@
 /* A packed root after a reboot, on a disk that others have filled meanwhile. */
 #include "packed.h"
 
-#include <fcntl.h>
-
 #define CAPACITY "1MiB" /* segments of 16 slots */
 
 static void fill(const char *root, const char *name)
@@ -18,21 +16,6 @@ static void fill(const char *root, const char *name)
 	while (write(fd, block, sizeof(block)) == sizeof(block))
 		;
 	assert_int_equal(errno, ENOSPC);
-	assert_int_equal(close(fd), 0);
-}
-
-static void reboot(const char *root)
-{
-	char path[PATH_BYTES];
-	const uint64_t earlier = 0xb007;
-	int fd;
-
-	text_make(path, sizeof(path), "%s/" KVC_PACKED_FOLDER "/root.shm", root);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pwrite(fd, &earlier, sizeof(earlier),
-				offsetof(struct kvc_packed_shm, boot_id)),
-			 sizeof(earlier));
 	assert_int_equal(close(fd), 0);
 }
 

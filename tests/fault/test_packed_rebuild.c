@@ -2,15 +2,12 @@
 /* core/packed_rebuild.c: a packed root after a reboot, and with damaged files. */
 #include "packed.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #define CAPACITY "1MiB" /* segments of 16 slots */
 #define OBJECTS	 40u
 #define FOLDER	 NS_FOLDER "/slots-4096"
 #define SHM	 KVC_PACKED_FOLDER "/root.shm"
-#define EARLIER	 UINT64_C(0xb007)
 
 /* ---------------------------------------------------------------- files of a closed root */
 
@@ -57,15 +54,6 @@ static void put_file(const char *root, const char *name)
 
 	text_make(path, sizeof(path), "%s/%s", root, name);
 	file_write(path, "something", 9);
-}
-
-/* As if all that follows had been written by an earlier boot. */
-static void reboot(const char *root)
-{
-	const struct mapped shm = file_map(root, SHM);
-
-	((struct kvc_packed_shm *)shm.memory)->boot_id[0] = EARLIER;
-	file_unmap(shm);
 }
 
 /* ---------------------------------------------------------------- a root with objects */
@@ -524,7 +512,7 @@ static int rebuild_watched(void *context)
 	if (index_open(work->root, CAPACITY, false, &opened))
 		return 1;
 	packed = opened.packed;
-	atomic_store(&packed->shm->boot_id[0], EARLIER);
+	atomic_store(&packed->shm->boot_id[0], EARLIER_BOOT);
 	killer_watch(&opened, &work->killer);
 	kvc_packed_entry_give(packed);
 	kvc_packed_arenas_free(packed);

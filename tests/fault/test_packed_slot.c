@@ -138,28 +138,13 @@ static void test_a_quarantine_keeps_its_segment(void **state)
 
 static int put_in(struct opened *opened, struct kvc_packed_arena *arena, uint64_t g, uint32_t lane)
 {
-	static const struct kvc_shape shape = { .part_count = 1, .parts = { { .bytes = 64 } } };
-	const struct kvc_packed_key key = { .g = g, .v = mix(g, lane), .lane = lane, .bytes = 64 };
-	const struct kvc_packed_meta meta = {
-		.key = &key,
-		.stamp = kvc_packed_stamps(opened->packed, 1),
-		.shape = &shape,
-		.name = "n",
-		.name_bytes = 1,
-		.checksum_kind = 1,
-	};
-	struct kvc_packed_place place;
-	int rc = kvc_packed_claim(arena, 0, &place);
-
-	return rc ? rc : kvc_packed_publish(arena, &place, &meta);
+	return put_as(opened, arena, g, mix(g, lane), lane, false);
 }
 
 static bool is_in(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
 		  struct kvc_packed_place *out)
 {
-	const struct kvc_packed_key key = { .g = g, .v = mix(g, lane), .lane = lane, .bytes = 64 };
-
-	return kvc_packed_find(arena, &key, out) == 0;
+	return has_as(arena, g, mix(g, lane), lane, out);
 }
 
 /* R37: a page of several ranks and pools, in two arenas. */

@@ -4,36 +4,6 @@
 
 #define CAPACITY "64MiB" /* segments of 1024 slots */
 
-/* A key of group g of which nothing else is there. */
-static int put_as(struct opened *opened, struct kvc_packed_arena *arena, uint64_t g, uint64_t v,
-		  uint32_t lane, bool overwrite)
-{
-	static const struct kvc_shape shape = { .part_count = 1, .parts = { { .bytes = 64 } } };
-	const struct kvc_packed_key key = { .g = g, .v = v, .lane = lane, .bytes = 64 };
-	const struct kvc_packed_meta meta = {
-		.key = &key,
-		.stamp = kvc_packed_stamps(opened->packed, 1),
-		.shape = &shape,
-		.name = "n",
-		.name_bytes = 1,
-		.checksum_kind = 1,
-		.overwrite = overwrite,
-	};
-	struct kvc_packed_place place;
-
-	assert_int_equal(kvc_packed_claim(arena, 0, &place), 0);
-	return kvc_packed_publish(arena, &place, &meta);
-}
-
-static bool has_as(struct kvc_packed_arena *arena, uint64_t g, uint64_t v, uint32_t lane,
-		   struct kvc_packed_place *out)
-{
-	const struct kvc_packed_key key = { .g = g, .v = v, .lane = lane, .bytes = 64 };
-	struct kvc_packed_place place;
-
-	return kvc_packed_find(arena, &key, out ? out : &place) == 0;
-}
-
 static enum kvc_packed_st st_at(struct kvc_packed_arena *arena, uint64_t ref)
 {
 	struct kvc_packed_segment *segment = kvc_packed_segment_of(arena, ref);
