@@ -8,6 +8,8 @@
  *
  * One line per round: seconds and MiB/s of each verb, and the CPU time of the process.
  */
+#include "common.h"
+
 #include <kvcellar/plugin.h>
 
 #include <dlfcn.h>
@@ -17,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PARTS	     2u
@@ -78,14 +79,6 @@ static int host_fill(void *context, uint64_t cookie)
 	return 0;
 }
 
-static double now_s(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static double cpu_s(void)
 {
 	struct rusage usage;
@@ -138,7 +131,7 @@ static double run(struct bench *bench, uint32_t op, uint32_t round, double *cpu)
 	for (uint32_t i = 0; i < bench->objects; i++)
 		list[i] = &bench->descriptors[i];
 	*cpu = cpu_s();
-	begin = now_s();
+	begin = bench_now_s();
 	while (done < bench->objects) {
 		int n = 0;
 
@@ -158,7 +151,7 @@ static double run(struct bench *bench, uint32_t op, uint32_t round, double *cpu)
 		if (n > 0)
 			done += (uint32_t)n;
 	}
-	begin = now_s() - begin;
+	begin = bench_now_s() - begin;
 	*cpu = cpu_s() - *cpu;
 	return begin;
 }

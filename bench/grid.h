@@ -9,6 +9,8 @@
 #ifndef KVC_BENCH_GRID_H
 #define KVC_BENCH_GRID_H
 
+#include "common.h"
+
 #include <kvcellar/kvcellar.h>
 
 #include <pthread.h>
@@ -17,7 +19,6 @@
 #include <stdint.h>
 
 #define GRID_PARTS	 2u /* K and V of a page, a tensor each */
-#define GRID_KEY_BYTES	 64u
 #define GRID_LIST_MAX	 16u
 #define GRID_LAYER_BYTES 4096u /* of a page's part: parts are multiples of it */
 
@@ -96,7 +97,7 @@ struct grid_series {
 };
 
 void grid_series_add(struct grid_series *series, double value);
-/* The value that `part` (0 to 1) of the samples do not exceed, interpolated; 0 of none. */
+/* bench_quantile() of them. */
 double grid_series_quantile(const struct grid_series *series, double part);
 void grid_series_free(struct grid_series *series);
 
@@ -187,13 +188,9 @@ void grid_report_begin(const struct grid_options *options);
 void grid_report_store(const struct grid_store *store);
 void grid_report_fio(const struct grid_fio *fio);
 
-double grid_now_s(void);
 double grid_cpu_s(void);
 /* Prints "bench_grid: ..." and leaves. */
 void grid_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void *grid_alloc(size_t count, size_t bytes);
-/* 64 hex digits, no NUL. */
-void grid_key(uint64_t number, char out[GRID_KEY_BYTES]);
-uint64_t grid_mix(uint64_t value);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clocks, samples, memory and keys of bench_grid. */
+/* CPU time, samples and memory of bench_grid. */
 #include "grid.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,42 +33,13 @@ void *grid_alloc(size_t count, size_t bytes)
 	return memory;
 }
 
-static double clock_s(clockid_t clock)
-{
-	struct timespec now;
-
-	clock_gettime(clock, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-double grid_now_s(void)
-{
-	return clock_s(CLOCK_MONOTONIC);
-}
-
 /* User and system time of all threads, those that io_uring starts for the process included. */
 double grid_cpu_s(void)
 {
-	return clock_s(CLOCK_PROCESS_CPUTIME_ID);
-}
+	struct timespec used;
 
-uint64_t grid_mix(uint64_t value)
-{
-	value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
-	return value ^ value >> 31;
-}
-
-void grid_key(uint64_t number, char out[GRID_KEY_BYTES])
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (unsigned i = 0; i < GRID_KEY_BYTES; i += 16) {
-		uint64_t word = grid_mix(number * STEP + i);
-
-		for (unsigned k = 0; k < 16; k++)
-			out[i + k] = digits[word >> (4 * k) & 15];
-	}
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
 }
 
 void grid_series_add(struct grid_series *series, double value)
@@ -86,28 +56,15 @@ void grid_series_add(struct grid_series *series, double value)
 	series->values[series->count++] = value;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-	double a = *(const double *)left, b = *(const double *)right;
-
-	return (a > b) - (a < b);
-}
-
 double grid_series_quantile(const struct grid_series *series, double part)
 {
-	double *sorted, at, below, value;
-	uint32_t first, second;
+	double *sorted, value;
 
-	if (series->count == 0)
-		return 0;
 	sorted = grid_alloc(series->count, sizeof(*sorted));
-	memcpy(sorted, series->values, series->count * sizeof(*sorted));
-	qsort(sorted, series->count, sizeof(*sorted), compare_doubles);
-	at = part * (double)(series->count - 1);
-	below = floor(at);
-	first = (uint32_t)below;
-	second = first + 1 < series->count ? first + 1 : first;
-	value = sorted[first] + (sorted[second] - sorted[first]) * (at - below);
+	for (uint32_t i = 0; i < series->count; i++)
+		sorted[i] = series->values[i];
+	bench_sort(sorted, series->count);
+	value = bench_quantile(sorted, series->count, part);
 	free(sorted);
 	return value;
 }
@@ -140,7 +97,7 @@ void grid_memory_map(struct grid_memory *memory, uint64_t tensor_bytes)
 			grid_die("no memory for a host pool of %llu MiB",
 				 (unsigned long long)(tensor_bytes * GRID_PARTS >> 20));
 		memory->tensors[i] = at;
-		fill_noise(at, tensor_bytes, grid_mix(i + 1));
+		fill_noise(at, tensor_bytes, bench_mix(i + 1));
 	}
 }
 

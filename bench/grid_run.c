@@ -20,11 +20,11 @@ struct lane {
 	uint32_t number;
 	const int64_t *sources;
 	const int64_t *targets;
-	char (*names)[GRID_KEY_BYTES]; /* batch, and those that mixed sets */
+	char (*names)[BENCH_KEY_BYTES]; /* batch, and those that mixed sets */
 	struct kvc_key *keys;
 	struct kvc_result *results;
 	struct kvc_key *stop_keys; /* half stored ones, then unknown ones */
-	char (*unknown)[GRID_KEY_BYTES];
+	char (*unknown)[BENCH_KEY_BYTES];
 	struct kvc_key *unknown_keys;
 	double call_s[EXISTS_CALLS];
 	double begin_s;
@@ -113,14 +113,14 @@ static void lane_call(struct lane *lane, uint32_t number)
 
 static void lane_run(struct lane *lane)
 {
-	double before = grid_now_s();
+	double before = bench_now_s();
 
 	lane->begin_s = before;
 	for (uint32_t i = 0; i < lane->crew->calls; i++) {
 		double after;
 
 		lane_call(lane, i);
-		after = grid_now_s();
+		after = bench_now_s();
 		lane->call_s[i] = after - before;
 		before = after;
 	}
@@ -159,12 +159,12 @@ static void lane_begin(struct crew *crew, uint32_t number)
 	lane->unknown = grid_alloc(batch, sizeof(*lane->unknown));
 	lane->unknown_keys = grid_alloc(batch, sizeof(*lane->unknown_keys));
 	for (size_t i = 0; i < keys; i++) {
-		grid_key(crew->store->next_page++, lane->names[i]);
-		lane->keys[i] = (struct kvc_key){ lane->names[i], GRID_KEY_BYTES };
+		bench_key(crew->store->next_page++, lane->names[i]);
+		lane->keys[i] = (struct kvc_key){ lane->names[i], BENCH_KEY_BYTES };
 	}
 	for (uint32_t i = 0; i < batch; i++) {
-		grid_key(UNKNOWN_PAGE + crew->store->next_page + i, lane->unknown[i]);
-		lane->unknown_keys[i] = (struct kvc_key){ lane->unknown[i], GRID_KEY_BYTES };
+		bench_key(UNKNOWN_PAGE + crew->store->next_page + i, lane->unknown[i]);
+		lane->unknown_keys[i] = (struct kvc_key){ lane->unknown[i], BENCH_KEY_BYTES };
 		lane->stop_keys[i] = i < batch / 2 ? lane->keys[i] : lane->unknown_keys[i];
 	}
 }

@@ -40,7 +40,7 @@ static void shuffle(int64_t *places, uint32_t count)
 	for (uint32_t i = 0; i < count; i++)
 		places[i] = i;
 	for (uint32_t i = count; i-- > 1;) {
-		uint32_t other = (uint32_t)(grid_mix(i) % (i + 1));
+		uint32_t other = (uint32_t)(bench_mix(i) % (i + 1));
 		int64_t kept = places[i];
 
 		places[i] = places[other];
@@ -269,7 +269,7 @@ static void make_folder(struct grid_store *store)
 
 static void set_pages(struct grid_store *store, uint32_t count)
 {
-	char(*names)[GRID_KEY_BYTES] = grid_alloc(count, sizeof(*names));
+	char(*names)[BENCH_KEY_BYTES] = grid_alloc(count, sizeof(*names));
 	struct kvc_key *keys = grid_alloc(count, sizeof(*keys));
 	struct kvc_result *results = grid_alloc(count, sizeof(*results));
 	struct kvc_transfer set = {
@@ -283,8 +283,8 @@ static void set_pages(struct grid_store *store, uint32_t count)
 	};
 
 	for (uint32_t i = 0; i < count; i++) {
-		grid_key(store->next_page++, names[i]);
-		keys[i] = (struct kvc_key){ names[i], GRID_KEY_BYTES };
+		bench_key(store->next_page++, names[i]);
+		keys[i] = (struct kvc_key){ names[i], BENCH_KEY_BYTES };
 	}
 	if (kvc_batch_run(store->store, &set, 1) < 0)
 		grid_die("%s: filling: %s", store->folder, kvc_last_error());

@@ -2,6 +2,8 @@
 /* The files of a packed root, looked at from outside: sizes, page cache, boot id. */
 #include "scale.h"
 
+#include "common.h"
+
 #include "core/packed_format.h"
 
 #include <errno.h>
@@ -30,20 +32,13 @@ void scale_die(const char *format, ...)
 	_exit(1);
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-	double a = *(const double *)left, b = *(const double *)right;
-
-	return (a > b) - (a < b);
-}
-
 double scale_median(const double *values, uint32_t count)
 {
 	double sorted[SCALE_OPENS] = { 0 };
 
 	memcpy(sorted, values, count * sizeof(*sorted));
-	qsort(sorted, count, sizeof(*sorted), compare_doubles);
-	return sorted[count / 2];
+	bench_sort(sorted, count);
+	return bench_quantile(sorted, count, 0.5);
 }
 
 double scale_per_object(const struct scale_result *result, uint64_t bytes)

@@ -2,6 +2,8 @@
 /* What bench_scale does with an open store. */
 #include "scale.h"
 
+#include "common.h"
+
 #include "connector/handle.h"
 #include "core/checksum.h"
 #include "core/packed.h"
@@ -14,16 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PART_BYTES	 4096u
 #define PAGE_TOKENS	 64u
 #define SLOT_FILES_BYTES (4096u + 64u + 8u + 256u + 1u) /* of all files of a segment */
 #define OVERFILL_PERCENT 103u
-#define KEY_BYTES	 64u
 #define UNKNOWN		 (UINT64_C(1) << 62)
-#define STEP		 UINT64_C(0x9e3779b97f4a7c15)
 #define WARM_CALLS	 20u
 #define WARM_EXISTS	 4000u /* every page of a large table is mapped then */
 
@@ -50,38 +49,11 @@ struct opened {
 
 /* One call's arguments. */
 struct call {
-	char names[SCALE_PAGES][KEY_BYTES];
+	char names[SCALE_PAGES][BENCH_KEY_BYTES];
 	struct kvc_key keys[SCALE_PAGES];
 	struct kvc_result results[SCALE_PAGES];
 	int64_t indices[SCALE_PAGES];
 };
-
-static double now_s(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static uint64_t mix(uint64_t value)
-{
-	value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
-	return value ^ value >> 31;
-}
-
-static void key_of(uint64_t number, char out[KEY_BYTES])
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (unsigned i = 0; i < KEY_BYTES; i += 16) {
-		uint64_t word = mix(number * STEP + i);
-
-		for (unsigned k = 0; k < 16; k++)
-			out[i + k] = digits[word >> (4 * k) & 15];
-	}
-}
 
 /* ---------------------------------------------------------------- opening */
 
@@ -163,10 +135,10 @@ static void open_all(const struct scale *scale, struct opened *opened)
 			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (opened->memory == MAP_FAILED)
 		scale_die("no memory");
-	begin = now_s();
+	begin = bench_now_s();
 	if (kvc_store_open(config, NULL, &opened->store) < 0)
 		scale_die("%s", kvc_last_error());
-	opened->open_s = now_s() - begin;
+	opened->open_s = bench_now_s() - begin;
 	kvc_config_free(config);
 	open_pool(opened);
 	opened->packed = kvc_root_packed(opened->store->roots[0], true);
@@ -192,8 +164,8 @@ static void publish_one(struct kvc_packed_arena *arena, const struct opened *ope
 	const struct kvc_shape *shape = opened->pool->geometry.objects[0].shape;
 	struct kvc_packed_place place;
 	struct kvc_packed_key packed_key;
-	char text[KEY_BYTES], name[KVC_NAME_MAX + 1];
-	struct kvc_key key = { text, KEY_BYTES };
+	char text[BENCH_KEY_BYTES], name[KVC_NAME_MAX + 1];
+	struct kvc_key key = { text, BENCH_KEY_BYTES };
 	uint32_t name_bytes;
 	struct kvc_packed_meta meta = {
 		.key = &packed_key,
@@ -206,7 +178,7 @@ static void publish_one(struct kvc_packed_arena *arena, const struct opened *ope
 	void *const bases = opened->memory;
 	int rc;
 
-	key_of(number, text);
+	bench_key(number, text);
 	rc = kvc_name_build(&opened->pool->rules[0], &key, name, &name_bytes, NULL, NULL);
 	meta.name_bytes = name_bytes;
 	packed_key = kvc_pool_packed_key(opened->pool, 0, &key);
@@ -244,8 +216,8 @@ static void run_op(const struct opened *opened, struct call *call, uint32_t op, 
 static void prepare(struct call *call, uint64_t first)
 {
 	for (uint32_t i = 0; i < SCALE_PAGES; i++) {
-		key_of(first + i, call->names[i]);
-		call->keys[i] = (struct kvc_key){ call->names[i], KEY_BYTES };
+		bench_key(first + i, call->names[i]);
+		call->keys[i] = (struct kvc_key){ call->names[i], BENCH_KEY_BYTES };
 		call->indices[i] = i;
 	}
 }
@@ -284,10 +256,10 @@ void scale_fill(struct scale *scale, struct scale_result *result)
 
 	open_all(scale, &opened);
 	arena = arena_of(&opened);
-	begin = now_s();
+	begin = bench_now_s();
 	for (uint64_t at = 0; at < filled_of(scale); at += SCALE_PAGES)
 		publish_pages(&opened, arena, at);
-	result->fill_s = now_s() - begin;
+	result->fill_s = bench_now_s() - begin;
 	kvc_packed_health(opened.packed, &health);
 	result->objects = scale->objects;
 	result->filled = filled_of(scale);
@@ -302,7 +274,7 @@ static uint64_t some_prefix(const struct scale *scale, uint64_t turn)
 {
 	uint64_t half = filled_of(scale) / SCALE_PAGES / 2;
 
-	return (half + mix(turn) % half) * SCALE_PAGES;
+	return (half + bench_mix(turn) % half) * SCALE_PAGES;
 }
 
 void scale_open_clean(struct scale *scale, struct scale_result *result)
@@ -316,9 +288,9 @@ void scale_open_clean(struct scale *scale, struct scale_result *result)
 		scale_die("no memory");
 	open_all(scale, &opened);
 	prepare(call, some_prefix(scale, result->opens));
-	begin = now_s();
+	begin = bench_now_s();
 	run_op(&opened, call, KVC_EXISTS, SCALE_PAGES);
-	result->first_s[result->opens] = now_s() - begin;
+	result->first_s[result->opens] = bench_now_s() - begin;
 	result->open_s[result->opens++] = opened.open_s;
 	kvc_packed_health(opened.packed, &health);
 	if (health.rebuilt)
@@ -340,13 +312,6 @@ void scale_rebuild(struct scale *scale, struct scale_result *result)
 	close_all(&opened);
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-	double a = *(const double *)left, b = *(const double *)right;
-
-	return (a > b) - (a < b);
-}
-
 /* The pages of a call: known ones for what reads, else new ones. */
 static uint64_t pages_of(const struct scale *scale, enum scale_op op, uint32_t turn)
 {
@@ -361,7 +326,7 @@ static double call_once(const struct opened *opened, struct kvc_packed_arena *ar
 	double begin;
 
 	prepare(call, first);
-	begin = now_s();
+	begin = bench_now_s();
 	if (op == SCALE_SET_INDEX)
 		publish_pages(opened, arena, first);
 	else if (op == SCALE_EXISTS_MISS)
@@ -372,7 +337,7 @@ static double call_once(const struct opened *opened, struct kvc_packed_arena *ar
 		       op == SCALE_GET	      ? KVC_GET :
 						KVC_SET,
 		       SCALE_PAGES);
-	return now_s() - begin;
+	return bench_now_s() - begin;
 }
 
 /* A small root has few slots that were never written: no more sets than for half of them. */
@@ -398,9 +363,9 @@ static void measure_op(const struct scale *scale, const struct opened *opened, e
 		(void)call_once(opened, arena, call, op, pages_of(scale, op, i));
 	for (uint32_t i = 0; i < calls; i++)
 		values[i] = call_once(opened, arena, call, op, pages_of(scale, op, warm + i));
-	qsort(values, calls, sizeof(*values), compare_doubles);
-	result->call_s[op] = values[calls / 2];
-	result->p95_s[op] = values[(uint64_t)calls * 95 / 100];
+	bench_sort(values, calls);
+	result->call_s[op] = bench_quantile(values, calls, 0.5);
+	result->p95_s[op] = bench_quantile(values, calls, 0.95);
 	free(call);
 	free(values);
 }
