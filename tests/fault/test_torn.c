@@ -58,15 +58,17 @@ static struct setup fault_over_posix(const char *engine, const char *rules)
 struct writer {
 	const char *root;
 	const char *engine;
+	const char *rules;
+	const char *layout;
 };
 
-/* The trailer comes two seconds after the payload. */
 static int write_slowly(void *context)
 {
 	const struct writer *writer = context;
-	struct fix fix = { .setup = fault_over_posix(writer->engine, "fill delay_ms=2000") };
+	struct fix fix = { .setup = fault_over_posix(writer->engine, writer->rules) };
 
 	fix.setup.roots = writer->root;
+	fix.setup.layout = writer->layout;
 	fix_open(&fix, 1, BIG);
 	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
 	fix_close(&fix);
@@ -88,9 +90,32 @@ static bool writer_is_under_way(pid_t pid)
 	return false;
 }
 
+/* The page of a writer that is stopped is not there; it is there when the writer has gone on. */
+static void expect_nothing_until_the_end(struct fix *fix, pid_t pid)
+{
+	const struct kvc_key key = fix->keys.keys[0];
+
+	for (int i = 0; i < 100; i++) {
+		struct kvc_result there = do_exists(fix->store, &fix->pages, key);
+		struct kvc_result got = do_get(fix->store, &fix->pages, key);
+
+		expect_result(there, KVC_MISS, KVC_CAUSE_ABSENT);
+		expect_result(got, KVC_MISS, KVC_CAUSE_ABSENT);
+	}
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	assert_int_equal(child_wait(pid), 0);
+	expect_result(do_exists(fix->store, &fix->pages, key), KVC_OK, -1);
+	expect_result(do_get(fix->store, &fix->pages, key), KVC_OK, -1);
+}
+
 static void run_stopped_writer(const char *engine)
 {
-	struct writer writer = { .root = folder_new("stopped"), .engine = engine };
+	/* The trailer comes two seconds after the payload. */
+	struct writer writer = {
+		.root = folder_new("stopped"),
+		.engine = engine,
+		.rules = "fill delay_ms=2000",
+	};
 	pid_t pid = child_start(write_slowly, &writer);
 	struct fix fix = { .setup = { .plugin = "posix", .engine = engine } };
 	uint64_t end = now_ms() + 60000;
@@ -101,17 +126,7 @@ static void run_stopped_writer(const char *engine)
 	       do_exists(fix.store, &fix.pages, fix.keys.keys[0]).status == KVC_MISS)
 		sleep_ms(5);
 	assert_int_equal(kill(pid, SIGSTOP), 0);
-	for (int i = 0; i < 100; i++) {
-		struct kvc_result there = do_exists(fix.store, &fix.pages, fix.keys.keys[0]);
-		struct kvc_result got = do_get(fix.store, &fix.pages, fix.keys.keys[0]);
-
-		expect_result(there, KVC_MISS, KVC_CAUSE_ABSENT);
-		expect_result(got, KVC_MISS, KVC_CAUSE_ABSENT);
-	}
-	assert_int_equal(kill(pid, SIGCONT), 0);
-	assert_int_equal(child_wait(pid), 0);
-	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
-	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	expect_nothing_until_the_end(&fix, pid);
 	fix_close(&fix);
 }
 
@@ -122,27 +137,13 @@ static void test_stopped_writer_shows_nothing(void **state)
 	run_stopped_writer("io_uring");
 }
 
-/* Everything is in the slot two seconds before its writer hears of it. */
-static int write_a_slot_slowly(void *context)
-{
-	const struct writer *writer = context;
-	struct fix fix = { .setup = fault_over_posix(writer->engine, "write delay_ms=2000") };
-
-	fix.setup.roots = writer->root;
-	fix.setup.layout = "packed";
-	fix_open(&fix, 1, BIG);
-	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
-	fix_close(&fix);
-	return 0;
-}
-
 static int make_root(void *context)
 {
 	const struct writer *writer = context;
 	struct fix fix = { .setup = { .plugin = "posix" } };
 
 	fix.setup.roots = writer->root;
-	fix.setup.layout = "packed";
+	fix.setup.layout = writer->layout;
 	fix_open(&fix, 1, BIG);
 	fix_close(&fix);
 	return 0;
@@ -150,30 +151,26 @@ static int make_root(void *context)
 
 static void run_stopped_slot_writer(const char *engine)
 {
-	struct writer writer = { .root = folder_new("stopped"), .engine = engine };
+	/* Everything is in the slot two seconds before its writer hears of it. */
+	struct writer writer = {
+		.root = folder_new("stopped"),
+		.engine = engine,
+		.rules = "write delay_ms=2000",
+		.layout = "packed",
+	};
 	struct fix fix = { .setup = { .plugin = "posix", .engine = engine, .layout = "packed" } };
 	uint64_t end = now_ms() + 60000;
 	pid_t pid;
 
 	assert_int_equal(child_wait(child_start(make_root, &writer)), 0);
-	pid = child_start(write_a_slot_slowly, &writer);
+	pid = child_start(write_slowly, &writer);
 	fix.setup.roots = writer.root;
 	fix_open(&fix, 1, BIG);
 	while (packed_slots(fix.store).writing == 0 && now_ms() < end)
 		sleep_ms(2);
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	assert_int_equal(packed_slots(fix.store).writing, 1);
-	for (int i = 0; i < 100; i++) {
-		struct kvc_result there = do_exists(fix.store, &fix.pages, fix.keys.keys[0]);
-		struct kvc_result got = do_get(fix.store, &fix.pages, fix.keys.keys[0]);
-
-		expect_result(there, KVC_MISS, KVC_CAUSE_ABSENT);
-		expect_result(got, KVC_MISS, KVC_CAUSE_ABSENT);
-	}
-	assert_int_equal(kill(pid, SIGCONT), 0);
-	assert_int_equal(child_wait(pid), 0);
-	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
-	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_OK, -1);
+	expect_nothing_until_the_end(&fix, pid);
 	assert_int_equal(packed_check(fix.store), 1);
 	fix_close(&fix);
 }
@@ -205,23 +202,27 @@ static void test_empty_file_under_the_final_name(void **state)
 	fix_close(&fix);
 }
 
+/* A set that fails has counted no bytes, and there is no page. */
+static void expect_refused(struct fix *fix, int error, int status)
+{
+	const struct kvc_key key = fix->keys.keys[0];
+	struct kvc_stats before = store_stats(fix->store);
+	struct kvc_result result = do_set(fix->store, &fix->pages, key, 0);
+	struct kvc_stats after = store_stats(fix->store);
+
+	expect_result(result, status, -1);
+	assert_int_equal(result.error, error);
+	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
+	expect_result(do_exists(fix->store, &fix->pages, key), KVC_MISS, KVC_CAUSE_ABSENT);
+	expect_result(do_get(fix->store, &fix->pages, key), KVC_MISS, KVC_CAUSE_ABSENT);
+}
+
 static void run_refused_write(const char *lower, const char *rules, int error, int status)
 {
 	struct fix fix = { .setup = { .plugin = "fault", .lower = lower, .rules = rules } };
-	struct kvc_stats before;
-	struct kvc_stats after;
-	struct kvc_result result;
 
 	fix_open(&fix, 1, 4096);
-	before = store_stats(fix.store);
-	result = do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
-	expect_result(result, status, -1);
-	assert_int_equal(result.error, error);
-	after = store_stats(fix.store);
-	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
-	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS,
-		      KVC_CAUSE_ABSENT);
-	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, KVC_CAUSE_ABSENT);
+	expect_refused(&fix, error, status);
 	assert_int_equal(folder_count(fix.setup.roots, fix.keys.text[0]), 0);
 	assert_int_equal(folder_count(fix.setup.roots, ".kvctmp."), 0);
 	fix_close(&fix);
@@ -244,22 +245,12 @@ static void test_refused_writes_leave_nothing(void **state)
 static void run_refused_slot(const char *lower, const char *name, int error, int status)
 {
 	struct fix fix = { .setup = { .plugin = "fault", .lower = lower, .layout = "packed" } };
-	struct kvc_stats before, after;
-	struct kvc_result result;
 	char rules[64];
 
 	text_make(rules, sizeof(rules), "write error=%s after=2 count=2", name);
 	fix.setup.rules = rules;
 	fix_open(&fix, 1, 4096);
-	before = store_stats(fix.store);
-	result = do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
-	expect_result(result, status, -1);
-	assert_int_equal(result.error, error);
-	after = store_stats(fix.store);
-	assert_int_equal(after.operations[KVC_SET].bytes, before.operations[KVC_SET].bytes);
-	expect_result(do_exists(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS,
-		      KVC_CAUSE_ABSENT);
-	expect_result(do_get(fix.store, &fix.pages, fix.keys.keys[0]), KVC_MISS, KVC_CAUSE_ABSENT);
+	expect_refused(&fix, error, status);
 	assert_int_equal(packed_check(fix.store), 0);
 	(void)do_set(fix.store, &fix.pages, fix.keys.keys[0], 0);
 	expect_result(do_set(fix.store, &fix.pages, fix.keys.keys[0], 0), KVC_OK, -1);
@@ -331,51 +322,78 @@ static void test_refused_buffers_are_bounced(void **state)
 
 /* ---------------------------------------------------------------- R03 */
 
-static void run_half_and_unreadable(int error, const char *name, int status)
+#define FIVE 5u
+
+static void set_five(struct fix *fix)
 {
-	struct fix fix = { .setup = { .plugin = "posix" } };
-	char path[PATH_BYTES];
-	struct keys keys;
-	char rules[256];
+	pages_fill_keys(&fix->pages, fix->keys.keys, FIVE);
+	batch(fix->store, &fix->pages, KVC_SET, fix->keys.keys, FIVE, 0, fix->results);
+	expect_all(fix->results, FIVE, KVC_OK);
+}
 
-	fix_open(&fix, 5, 8192);
-	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
-	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
-	assert_true(page_path(fix.pages.pool, fix.keys.keys[2], 0, path));
-	assert_int_equal(truncate(path, 6144), 0);
-	keys_make(&keys, "torn", 5);
-	fix_close(&fix);
+static void get_five(struct fix *fix)
+{
+	pages_wipe(&fix->pages);
+	batch(fix->store, &fix->pages, KVC_GET, fix->keys.keys, FIVE, 0, fix->results);
+}
 
-	text_make(rules, sizeof(rules), "read error=%s name=*%s* count=2", name, keys.text[3]);
-	keys_free(&keys);
-	fix.setup.plugin = "fault";
-	fix.setup.lower = "posix";
-	fix.setup.rules = rules;
-	fix_open(&fix, 5, 8192);
-	pages_wipe(&fix.pages);
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	for (size_t i = 0; i < 5; i++) {
+/* What five gets answer: page 2 was damaged, page 3 cannot be read. */
+struct answers {
+	int damaged; /* status */
+	int cause;
+	int unreadable; /* status */
+	int error;
+};
+
+static void reopen_with_a_fault(struct fix *fix, const char *rules, const struct answers *answers)
+{
+	fix->setup.plugin = "fault";
+	fix->setup.lower = "posix";
+	fix->setup.rules = rules;
+	fix_open(fix, FIVE, 8192);
+	get_five(fix);
+	for (size_t i = 0; i < FIVE; i++) {
 		if (i == 2) {
-			expect_result(fix.results[i], KVC_MISS, KVC_CAUSE_SHORT);
+			expect_result(fix->results[i], answers->damaged, answers->cause);
 		} else if (i == 3) {
-			expect_result(fix.results[i], status, -1);
-			assert_int_equal(fix.results[i].error, error);
+			expect_result(fix->results[i], answers->unreadable, -1);
+			assert_int_equal(fix->results[i].error, answers->error);
 		} else {
-			expect_result(fix.results[i], KVC_OK, -1);
-			assert_true(pages_match(&fix.pages, i, key_content(fix.keys.keys[i])));
+			expect_result(fix->results[i], KVC_OK, -1);
+			assert_true(pages_match(&fix->pages, i, key_content(fix->keys.keys[i])));
 		}
 	}
+}
+
+/* So many pages are whole; a set makes all of them whole, and the fault is over by then. */
+static void expect_whole_again(struct fix *fix, size_t whole)
+{
+	get_five(fix);
+	assert_int_equal(count_status(fix->results, FIVE, KVC_OK), whole);
+	set_five(fix);
+	get_five(fix);
+	expect_all(fix->results, FIVE, KVC_OK);
+}
+
+static void run_half_and_unreadable(int error, const char *name, int status)
+{
+	const struct answers answers = { KVC_MISS, KVC_CAUSE_SHORT, status, error };
+	struct fix fix = { .setup = { .plugin = "posix" } };
+	char path[PATH_BYTES];
+	char rules[256];
+
+	fix_open(&fix, FIVE, 8192);
+	set_five(&fix);
+	assert_true(page_path(fix.pages.pool, fix.keys.keys[2], 0, path));
+	assert_int_equal(truncate(path, 6144), 0);
+	text_make(rules, sizeof(rules), "read error=%s name=*%s* count=2", name, fix.keys.text[3]);
+	fix_close(&fix);
+
+	reopen_with_a_fault(&fix, rules, &answers);
 	assert_true(page_path(fix.pages.pool, fix.keys.keys[3], 0, path));
 	assert_true(file_exists(path)); /* no errno removes anything */
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	assert_int_equal(count_status(fix.results, 5, KVC_OK), 3);
-	/* A set ends the mark that two failures made, and the fault is over. */
-	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
-	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
+	/* The second failure marks page 3; a set ends the mark. */
+	expect_whole_again(&fix, 3);
 	fix_close(&fix);
 }
 
@@ -390,46 +408,22 @@ static void test_half_and_unreadable_pages(void **state)
  * first read of an opening is that of root.json. */
 static void run_wrong_and_unreadable(int error, const char *name, int status)
 {
+	const struct answers answers = { KVC_CORRUPT, KVC_CAUSE_CHECKSUM, status, error };
 	struct fix fix = { .setup = { .plugin = "posix", .layout = "packed" } };
 	struct packed_spot spot;
 	char rules[64];
 
-	fix_open(&fix, 5, 8192);
-	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
-	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
+	fix_open(&fix, FIVE, 8192);
+	set_five(&fix);
 	assert_true(packed_spot(fix.store, fix.pages.pool, fix.keys.keys[2], 0, &spot));
 	packed_spot_flip(&spot, 6000, 1);
 	fix_close(&fix);
 
 	text_make(rules, sizeof(rules), "read error=%s nth=5", name);
-	fix.setup.plugin = "fault";
-	fix.setup.lower = "posix";
-	fix.setup.rules = rules;
-	fix_open(&fix, 5, 8192);
-	pages_wipe(&fix.pages);
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	for (size_t i = 0; i < 5; i++) {
-		if (i == 2) {
-			expect_result(fix.results[i], KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
-		} else if (i == 3) {
-			expect_result(fix.results[i], status, -1);
-			assert_int_equal(fix.results[i].error, error);
-		} else {
-			expect_result(fix.results[i], KVC_OK, -1);
-			assert_true(pages_match(&fix.pages, i, key_content(fix.keys.keys[i])));
-		}
-	}
+	reopen_with_a_fault(&fix, rules, &answers);
 	/* No errno removes anything; and the fault is over. */
 	assert_int_equal(packed_check(fix.store), 4);
-	pages_wipe(&fix.pages);
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	assert_int_equal(count_status(fix.results, 5, KVC_OK), 4);
-	pages_fill_keys(&fix.pages, fix.keys.keys, 5);
-	batch(fix.store, &fix.pages, KVC_SET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
-	batch(fix.store, &fix.pages, KVC_GET, fix.keys.keys, 5, 0, fix.results);
-	expect_all(fix.results, 5, KVC_OK);
+	expect_whole_again(&fix, 4);
 	fix_close(&fix);
 }
 
