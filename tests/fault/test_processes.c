@@ -422,6 +422,14 @@ static size_t kill_one(const struct work *work, unsigned milliseconds)
 	return temporary;
 }
 
+/* Writer number i of many: engines and overwrites by turns. */
+static void work_vary(struct work *work, unsigned i)
+{
+	work->engine = engines[i % engines_count()];
+	work->number = i * 1000;
+	work->flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0;
+}
+
 static void test_killed_at_random(void **state)
 {
 	struct work work = { .root = folder_new("random"), .rounds = 100000 };
@@ -432,9 +440,7 @@ static void test_killed_at_random(void **state)
 	(void)state;
 	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
 	for (unsigned i = 0; i < 200; i++) {
-		work.engine = engines[i % engines_count()];
-		work.number = i * 1000;
-		work.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0;
+		work_vary(&work, i);
 		temporary += kill_one(&work, (unsigned)chance_below(&chance, 12));
 	}
 	(void)printf("temporary files left behind, in all: %zu\n", temporary);
@@ -530,6 +536,20 @@ static int write_slowly(void *context)
 	return 0;
 }
 
+/* A writer that is killed some time after it was ready. */
+static void kill_soon(struct work *work, const int ready[2], unsigned milliseconds)
+{
+	char byte;
+	pid_t pid;
+
+	work->ready = ready[1];
+	pid = child_start(write_until_killed, work);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	sleep_ms(milliseconds);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(child_wait(pid), 256 + SIGKILL);
+}
+
 static void test_a_live_slow_writer_is_left_alone(void **state)
 {
 	const char *root = folder_new("slow");
@@ -556,14 +576,9 @@ static void test_a_live_slow_writer_is_left_alone(void **state)
 			.number = i * 1000,
 			.rounds = 100000,
 			.flags = KVC_TRANSFER_OVERWRITE,
-			.ready = ready[1],
 		};
-		pid_t victim = child_start(write_until_killed, &killed);
 
-		assert_int_equal(read(ready[0], &byte, 1), 1);
-		sleep_ms(5);
-		assert_int_equal(kill(victim, SIGKILL), 0);
-		assert_int_equal(child_wait(victim), 256 + SIGKILL);
+		kill_soon(&killed, ready, 5);
 	}
 	assert_int_equal(child_wait(pid), 0);
 	(void)close(ready[0]);
@@ -611,6 +626,17 @@ static void fill_again(struct fix *fix)
 	assert_int_equal(get_all(fix), KEYS);
 }
 
+static void expect_all_slots(const struct work *work)
+{
+	struct fix fix;
+
+	fix_open(&fix, work);
+	(void)get_all(&fix);
+	expect_no_slot_lost(&fix);
+	fill_again(&fix);
+	fix_close(&fix);
+}
+
 /* R40: killed twenty times beside a live writer whose I/O takes its time. */
 static void test_killed_beside_a_slow_slot_writer(void **state)
 {
@@ -623,7 +649,7 @@ static void test_killed_beside_a_slow_slot_writer(void **state)
 		.rounds = 8,
 	};
 	struct work work = { .root = root, .layout = "packed" };
-	struct fix fix;
+	struct work killed = { .root = root, .layout = "packed", .rounds = 100000 };
 	int ready[2];
 	char byte;
 	pid_t pid;
@@ -635,30 +661,13 @@ static void test_killed_beside_a_slow_slot_writer(void **state)
 	pid = child_start(write_slowly, &slow);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	for (unsigned i = 0; i < 20; i++) {
-		struct work killed = {
-			.root = root,
-			.layout = "packed",
-			.engine = engines[i % engines_count()],
-			.number = i * 1000,
-			.rounds = 100000,
-			.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0,
-			.ready = ready[1],
-		};
-		pid_t victim = child_start(write_until_killed, &killed);
-
-		assert_int_equal(read(ready[0], &byte, 1), 1);
-		sleep_ms(5 + i);
-		assert_int_equal(kill(victim, SIGKILL), 0);
-		assert_int_equal(child_wait(victim), 256 + SIGKILL);
+		work_vary(&killed, i);
+		kill_soon(&killed, ready, 5 + i);
 	}
 	assert_int_equal(child_wait(pid), 0);
 	(void)close(ready[0]);
 	(void)close(ready[1]);
-	fix_open(&fix, &work);
-	(void)get_all(&fix);
-	expect_no_slot_lost(&fix);
-	fill_again(&fix);
-	fix_close(&fix);
+	expect_all_slots(&work);
 }
 
 /* A reader of the same root stays open while writers die: it never sees but whole pages. */
@@ -666,22 +675,15 @@ static void test_slot_writers_killed_at_random(void **state)
 {
 	struct work work = { .root = folder_new("random"), .rounds = 100000, .layout = "packed" };
 	struct chance chance = { .state = 41 };
-	struct fix fix;
 
 	(void)state;
 	assert_int_equal(child_wait(child_start(write_all_once, &work)), 0);
 	for (unsigned i = 0; i < 60; i++) {
-		work.engine = engines[i % engines_count()];
-		work.number = i * 1000;
-		work.flags = i % 3 ? KVC_TRANSFER_OVERWRITE : 0;
+		work_vary(&work, i);
 		(void)kill_one(&work, (unsigned)chance_below(&chance, 12));
 	}
 	work.engine = NULL;
-	fix_open(&fix, &work);
-	(void)get_all(&fix);
-	expect_no_slot_lost(&fix);
-	fill_again(&fix);
-	fix_close(&fix);
+	expect_all_slots(&work);
 }
 
 int main(void)
