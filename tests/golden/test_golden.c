@@ -5,14 +5,13 @@
  */
 #include "connector/namespace.h"
 #include "core/trailer.h"
-#include "support/support.h"
+#include "golden.h"
 
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define V1	   KVC_TEST_SOURCE_DIR "/golden/v1"
 #define OBJECT_MAX 65536u
 
 static char long_key[301];
@@ -37,26 +36,6 @@ static struct kvc_namespace *golden_namespace(struct kvc_store *store)
 	struct kvc_namespace_params params = namespace_params("golden/model");
 
 	return namespace_must_open(store, &params);
-}
-
-static unsigned char golden_byte(const char *key, uint32_t part, size_t i)
-{
-	return (unsigned char)((unsigned char)key[0] + 7 * part + i * 31);
-}
-
-static void golden_fill(struct pages *pages, const char *key)
-{
-	for (uint32_t j = 0; j < pages->part_count; j++)
-		for (size_t i = 0; i < pages->part_bytes[j]; i++)
-			pages->part_base[j][i] = golden_byte(key, j, i);
-}
-
-static void golden_check(const struct pages *pages, const char *key)
-{
-	for (uint32_t j = 0; j < pages->part_count; j++)
-		for (size_t i = 0; i < pages->part_bytes[j]; i++)
-			if (pages->part_base[j][i] != golden_byte(key, j, i))
-				fail_msg("%.20s: part %u differs at %zu", key, j, i);
 }
 
 /* The pages of the kvcellar root. */
@@ -86,10 +65,7 @@ static void run_page(struct kvc_store *store, struct pages *pages, int op, const
 	int64_t index = 0;
 	struct kvc_transfer transfer = transfer_of(pages, op, &key, 1, &index, &result);
 
-	if (strcmp(name, "full") == 0) {
-		transfer.parent = key_of("the page before");
-		transfer.depth = 3;
-	}
+	golden_chain(&transfer, name);
 	assert_int_equal(kvc_batch_run(store, &transfer, 1), 0);
 	transfer_check(&transfer);
 	expect_result(result, status, -1);
@@ -150,9 +126,8 @@ static int verify_take(void *context, const struct kvc_object_info *info,
 	(void)total;
 	if (strstr(info->path, "/caller.") != NULL)
 		expect_result(*result, KVC_MISS, KVC_CAUSE_VERSION);
-	else if (result->status != KVC_OK)
-		fail_msg("%s: %s/%s", info->path, kvc_status_name(result->status),
-			 kvc_cause_name(result->cause));
+	else
+		golden_expect_ok(info, result);
 	(*count)++;
 	return 0;
 }
@@ -328,7 +303,7 @@ static int trailer_take(const char *path, const struct stat *st, int type, struc
 	block = file.data + file.bytes - KVC_TRAILER_BYTES;
 	assert_int_equal(kvc_trailer_decode(block, &trailer), 0);
 	assert_int_equal(trailer.stored_bytes, file.bytes);
-	assert_int_equal(trailer.created_ns, INT64_C(1767225600) * 1000000000);
+	assert_int_equal(trailer.created_ns, GOLDEN_CREATED_NS);
 	assert_string_equal(trailer.writer, "kvcellar 0.1.0");
 	if (trailer.name != NULL) {
 		kvc_trailer_encode(&trailer, again);

@@ -7,6 +7,7 @@
 #include "connector/name.h"
 #include "core/crc.h"
 #include "core/packed_walk.h"
+#include "golden.h"
 #include "support/packed.h"
 
 #include <inttypes.h>
@@ -15,7 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define V1	    KVC_TEST_SOURCE_DIR "/golden/v1"
 #define SHM	    ".kvcellar/packed/root.shm"
 #define SEGMENTS_AT 192u /* in root.shm: bytes of all segment files */
 #define EPOCH	    5u
@@ -55,26 +55,6 @@ static struct kvc_store *golden_open(const char *root)
 	};
 
 	return setup_must_open(&setup);
-}
-
-static unsigned char golden_byte(const char *key, uint32_t part, size_t i)
-{
-	return (unsigned char)((unsigned char)key[0] + 7 * part + i * 31);
-}
-
-static void golden_fill(struct pages *pages, const char *key)
-{
-	for (uint32_t j = 0; j < pages->part_count; j++)
-		for (size_t i = 0; i < pages->part_bytes[j]; i++)
-			pages->part_base[j][i] = golden_byte(key, j, i);
-}
-
-static void golden_check(const struct pages *pages, const char *key)
-{
-	for (uint32_t j = 0; j < pages->part_count; j++)
-		for (size_t i = 0; i < pages->part_bytes[j]; i++)
-			if (pages->part_base[j][i] != golden_byte(key, j, i))
-				fail_msg("%s: part %u differs at %zu", key, j, i);
 }
 
 /* ---------------------------------------------------------------- the objects */
@@ -136,12 +116,9 @@ static struct kvc_result run(struct kvc_store *store, struct opened *opened, int
 	int64_t index = 0;
 	struct kvc_transfer transfer = transfer_of(&opened->pages, op, &key, 1, &index, &result);
 
-	if (strcmp(golden->key, "full") == 0) {
-		transfer.parent = key_of("the page before");
-		transfer.depth = 3;
-	} else if (strcmp(golden->key, "none") == 0) {
+	golden_chain(&transfer, golden->key);
+	if (strcmp(golden->key, "none") == 0)
 		transfer.depth = 70000;
-	}
 	assert_int_equal(kvc_batch_run(store, &transfer, 1), 0);
 	transfer_check(&transfer);
 	return result;
@@ -296,9 +273,7 @@ static int count_take(void *context, const struct kvc_object_info *info,
 
 	(void)done;
 	(void)total;
-	if (result->status != KVC_OK)
-		fail_msg("%s: %s/%s", info->path, kvc_status_name(result->status),
-			 kvc_cause_name(result->cause));
+	golden_expect_ok(info, result);
 	if (info->name[0] == '?')
 		fail_msg("%s has no name", info->path);
 	(*count)++;
@@ -346,7 +321,7 @@ static int list_take(void *context, const struct kvc_object_info *info)
 	assert_int_equal(info->key.bytes, strlen(expected->golden->key));
 	assert_memory_equal(info->key.data, expected->golden->key, info->key.bytes);
 	assert_int_equal(kvc_object_stat(expected->store, info->root_path, info->path, &detail), 0);
-	assert_int_equal(detail.created_ns, INT64_C(1767225600) * 1000000000);
+	assert_int_equal(detail.created_ns, GOLDEN_CREATED_NS);
 	expected->seen++;
 	return 0;
 }
