@@ -105,7 +105,8 @@ int kvc_mapfile_check(int fd, const struct kvc_mapfile_kind *kind, uint8_t *head
 	return 0;
 }
 
-int kvc_mapfile_map(int fd, const struct kvc_mapfile_kind *kind, void *at, void **out)
+/* fd -1: memory. */
+static int map(int fd, const struct kvc_mapfile_kind *kind, void *at, void **out)
 {
 	const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
 	void *memory = mmap(at, kind->file_bytes, PROT_READ | PROT_WRITE,
@@ -115,4 +116,40 @@ int kvc_mapfile_map(int fd, const struct kvc_mapfile_kind *kind, void *at, void 
 		return -errno;
 	*out = memory;
 	return 0;
+}
+
+int kvc_mapfile_map(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping)
+{
+	mapping->guard = NULL;
+	return map(-1, kind, NULL, &mapping->memory);
+}
+
+int kvc_mapfile_attach(int fd, const struct kvc_mapfile_kind *kind,
+		       struct kvc_mapfile_mapping *mapping)
+{
+	int rc = 0;
+
+	if (!mapping->guard)
+		rc = kvc_guard_add(mapping->memory, kind->file_bytes, PROT_READ | PROT_WRITE, NULL,
+				   &mapping->guard);
+	if (rc == 0)
+		rc = map(fd, kind, mapping->memory, &mapping->memory);
+	if (rc == 0)
+		kvc_guard_renew(mapping->guard);
+	return rc;
+}
+
+int kvc_mapfile_detach(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping)
+{
+	return map(-1, kind, mapping->memory, &mapping->memory);
+}
+
+void kvc_mapfile_unmap(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping)
+{
+	if (!mapping->memory)
+		return;
+	if (mapping->guard)
+		kvc_guard_remove(mapping->guard);
+	(void)munmap(mapping->memory, kind->file_bytes);
+	*mapping = (struct kvc_mapfile_mapping){ 0 };
 }

@@ -3,10 +3,12 @@
  * Small files of counters that processes map: what the stats page and the usage file share. Each
  * begins with a header that never changes once it is written; its last 4 bytes are the CRC32C of
  * those before. Blocks are allocated before the file is mapped, so that a full disk is an error
- * of a call and no SIGBUS.
+ * of a call and no SIGBUS; a file that is cut or cannot be read becomes zeros (core/guard.h).
  */
 #ifndef KVC_CORE_MAPFILE_H
 #define KVC_CORE_MAPFILE_H
+
+#include "core/guard.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -50,10 +52,25 @@ int kvc_mapfile_fill(int fd, mode_t mode, const struct kvc_mapfile_kind *kind, u
  */
 int kvc_mapfile_check(int fd, const struct kvc_mapfile_kind *kind, uint8_t *header);
 
+/* The bytes of a file of its kind. The struct can be moved, the memory stays where it is. */
+struct kvc_mapfile_mapping {
+	void *memory;		 /* NULL: none */
+	struct kvc_guard *guard; /* NULL: no file was ever attached */
+};
+
+/* Zeroed memory of this process. -ENOMEM. */
+int kvc_mapfile_map(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping);
+
 /*
- * kvc_mapfile_map - memory shared with the file; fd -1: zeroed memory of this process.
- * @at   NULL, or an earlier result, which is replaced in one step while others use it
+ * kvc_mapfile_attach - the file in the place of what is mapped, in one step while others use it; on
+ * failure that stays. detach: zeroed memory of this process in its place again.
+ * Errors: of mmap, -ENOMEM.
  */
-int kvc_mapfile_map(int fd, const struct kvc_mapfile_kind *kind, void *at, void **out);
+int kvc_mapfile_attach(int fd, const struct kvc_mapfile_kind *kind,
+		       struct kvc_mapfile_mapping *mapping);
+int kvc_mapfile_detach(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping);
+
+/* Zeros: does nothing. */
+void kvc_mapfile_unmap(const struct kvc_mapfile_kind *kind, struct kvc_mapfile_mapping *mapping);
 
 #endif

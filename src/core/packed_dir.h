@@ -74,12 +74,10 @@ int kvc_packed_memory_each(struct kvc_packed_memory *memory, const char *folder,
 
 /* ---------------------------------------------------------------- fork */
 
-/* fork() waits until nobody is in the middle of something; these take and give back the locks of
- * the process, in the order memory, maps. The child: see above. */
+/* fork() waits until nobody is in the middle of something; these take and give back the lock of the
+ * process. The child: see above. */
 void kvc_packed_memory_fork_prepare(void);
 void kvc_packed_memory_fork_parent(void);
 void kvc_packed_memory_fork_child(void);
-void kvc_packed_map_fork_prepare(void);
-void kvc_packed_map_fork_done(void);
 
 #endif

@@ -54,18 +54,15 @@ int kvc_packed_dir_list(struct kvc_packed_dir *dir, const char *folder,
 
 /* ---------------------------------------------------------------- mappings */
 
-/*
- * A mapped file. When it is cut, or its device fails, the page that was touched becomes zeros of
- * this process and *broken is set, by a SIGBUS handler that looks at these mappings only and hands
- * everything else to the handler before it. It is installed with the first mapping and stays; who
- * installs another one later should call it for what is not theirs, else a cut file ends the
- * process. System calls on such a page fail with EFAULT instead, and do not mend it.
- */
+/* A mapped file, guarded (core/guard.h): when it is cut, or its device fails, the page that was
+ * touched becomes zeros of this process and *broken is set. */
 struct kvc_packed_map {
 	void *memory;
 	uint64_t bytes;
-	int fd; /* of the file, -1 after kvc_packed_map_close_fd() */
-	void *guard;
+	int fd;		  /* of the file, -1 after kvc_packed_map_close_fd() */
+	bool memory_file; /* of a root in memory */
+	atomic_bool *broken;
+	struct kvc_guard *guard;
 };
 
 enum kvc_packed_map_flag {

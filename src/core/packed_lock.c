@@ -56,12 +56,12 @@ static void fork_prepare(void)
 	until.tv_sec += FORK_WAIT_S;
 	fork_has_lock = pthread_mutex_timedlock(&locks_lock, &until) == 0;
 	kvc_packed_memory_fork_prepare();
-	kvc_packed_map_fork_prepare();
+	kvc_guard_fork_prepare();
 }
 
 static void fork_parent(void)
 {
-	kvc_packed_map_fork_done();
+	kvc_guard_fork_done();
 	kvc_packed_memory_fork_parent();
 	if (fork_has_lock)
 		(void)pthread_mutex_unlock(&locks_lock);
@@ -75,7 +75,7 @@ static void fork_child(void)
 			(void)close(lock->fd);
 		lock->fd = -1;
 	}
-	kvc_packed_map_fork_done();
+	kvc_guard_fork_done();
 	kvc_packed_memory_fork_child();
 	if (fork_has_lock)
 		(void)pthread_mutex_unlock(&locks_lock);

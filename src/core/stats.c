@@ -12,17 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct kvc_counters {
 	_Atomic(struct kvc_page *) page;
-	struct kvc_page *early; /* memory that was `page` before the file, or NULL */
-	int fd;			/* of the page's file, -1: memory; holds the lock */
-	pid_t pid;		/* of the process that opened it: a child leaves the file alone */
-	bool cut;		/* the file was, and memory took its place */
-	char *path;		/* NULL for memory */
+	struct kvc_mapfile_mapping mapping; /* of `page` */
+	struct kvc_mapfile_mapping early;   /* memory that was `page` before the file, or none */
+	int fd;				    /* of the page's file, -1: memory; holds the lock */
+	pid_t pid;  /* of the process that opened it: a child leaves the file alone */
+	bool cut;   /* the file was, and memory took its place */
+	char *path; /* NULL for memory */
 };
 
 static const size_t statuses_in_operation =
@@ -37,10 +37,9 @@ _Static_assert(KVC_PAGE_CELLS - KVC_PAGE_OTHER_CELL == KVC_COUNTER_COUNT, "enum 
 /* ---------------------------------------------------------------- open and close */
 
 static int open_file(struct kvc_counters *counters, const char *housekeeping, mode_t mode,
-		     struct kvc_page **out)
+		     struct kvc_mapfile_mapping *out)
 {
 	char name[KVC_PAGE_NAME_BYTES];
-	void *memory;
 	int folder, fd, rc;
 
 	if (!KVC_MAPFILE_POSSIBLE)
@@ -60,14 +59,18 @@ static int open_file(struct kvc_counters *counters, const char *housekeeping, mo
 		rc = -ENOMEM;
 		goto remove_file;
 	}
-	rc = kvc_mapfile_map(fd, &kvc_page_kind, NULL, &memory);
+	rc = kvc_mapfile_map(&kvc_page_kind, out);
 	if (rc < 0)
 		goto free_path;
-	*out = memory;
+	rc = kvc_mapfile_attach(fd, &kvc_page_kind, out);
+	if (rc < 0)
+		goto unmap;
 	counters->fd = fd;
 	close(folder);
 	return 0;
 
+unmap:
+	kvc_mapfile_unmap(&kvc_page_kind, out);
 free_path:
 	free(counters->path);
 	counters->path = NULL;
@@ -82,11 +85,11 @@ close_folder:
 /* What was counted in memory, also by a thread that saw it as the page until just now. */
 static void drain(struct kvc_counters *counters)
 {
-	struct kvc_page *page = atomic_load(&counters->page);
+	struct kvc_page *page = atomic_load(&counters->page), *early = counters->early.memory;
 
-	for (size_t i = 0; counters->early && i < KVC_PAGE_CELLS; i++) {
-		const uint64_t n = atomic_exchange_explicit(&counters->early->cells[i], 0,
-							    memory_order_relaxed);
+	for (size_t i = 0; early && i < KVC_PAGE_CELLS; i++) {
+		const uint64_t n =
+			atomic_exchange_explicit(&early->cells[i], 0, memory_order_relaxed);
 
 		if (n != 0)
 			(void)atomic_fetch_add_explicit(&page->cells[i], n, memory_order_relaxed);
@@ -95,35 +98,35 @@ static void drain(struct kvc_counters *counters)
 
 void kvc_counters_move(struct kvc_counters *counters, const char *housekeeping, mode_t mode)
 {
-	struct kvc_page *page;
-	int rc = counters->fd < 0 ? open_file(counters, housekeeping, mode, &page) : -EEXIST;
+	struct kvc_mapfile_mapping mapping;
+	int rc = counters->fd < 0 ? open_file(counters, housekeeping, mode, &mapping) : -EEXIST;
 
 	if (rc < 0) {
 		kvc_log(KVC_LOG_DEBUG, "no stats page in %s: %s; counting in memory", housekeeping,
 			strerror(-rc));
 		return;
 	}
-	counters->early = atomic_load(&counters->page);
-	atomic_store(&counters->page, page);
+	counters->early = counters->mapping;
+	counters->mapping = mapping;
+	atomic_store(&counters->page, mapping.memory);
 	drain(counters);
 }
 
 int kvc_counters_open(const char *housekeeping, mode_t mode, struct kvc_counters **out)
 {
 	struct kvc_counters *counters = calloc(1, sizeof(*counters));
-	void *memory;
 	int rc;
 
 	if (!counters)
 		return kvc_fail(-ENOMEM, "no memory for counters");
 	counters->fd = -1;
 	counters->pid = getpid();
-	rc = kvc_mapfile_map(-1, &kvc_page_kind, NULL, &memory);
+	rc = kvc_mapfile_map(&kvc_page_kind, &counters->mapping);
 	if (rc < 0) {
 		free(counters);
 		return kvc_fail(-ENOMEM, "no memory for counters");
 	}
-	atomic_store(&counters->page, memory);
+	atomic_store(&counters->page, counters->mapping.memory);
 	if (housekeeping)
 		kvc_counters_move(counters, housekeeping, mode);
 	*out = counters;
@@ -134,9 +137,8 @@ void kvc_counters_close(struct kvc_counters *counters)
 {
 	if (!counters)
 		return;
-	(void)munmap(atomic_load(&counters->page), KVC_PAGE_BYTES);
-	if (counters->early)
-		(void)munmap(counters->early, KVC_PAGE_BYTES);
+	kvc_mapfile_unmap(&kvc_page_kind, &counters->mapping);
+	kvc_mapfile_unmap(&kvc_page_kind, &counters->early);
 	if (counters->fd >= 0) {
 		if (counters->pid == getpid())
 			(void)unlink(counters->path);
@@ -154,13 +156,12 @@ const char *kvc_counters_path(const struct kvc_counters *counters)
 void kvc_counters_check(struct kvc_counters *counters)
 {
 	struct stat st;
-	void *memory;
 
 	drain(counters);
 	if (counters->fd < 0 || counters->cut || fstat(counters->fd, &st) != 0 ||
 	    st.st_size >= (off_t)KVC_PAGE_BYTES)
 		return;
-	if (kvc_mapfile_map(-1, &kvc_page_kind, atomic_load(&counters->page), &memory) == 0) {
+	if (kvc_mapfile_detach(&kvc_page_kind, &counters->mapping) == 0) {
 		counters->cut = true;
 		kvc_log(KVC_LOG_WARNING, "%s was cut by somebody; counting in memory from 0",
 			counters->path);

@@ -64,7 +64,7 @@ const char *kvc_counters_path(const struct kvc_counters *counters);
 
 /*
  * kvc_counters_check - for a housekeeping thread, every few seconds: when somebody cut the page's
- * file, memory takes its place (the counts are lost), since the next access could end in SIGBUS.
+ * file, memory takes the place of all of it (the counts are lost).
  */
 void kvc_counters_check(struct kvc_counters *counters);
 

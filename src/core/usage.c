@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,7 +51,8 @@ static const struct kvc_mapfile_kind usage_kind = {
 };
 
 struct kvc_usage_map {
-	struct usage_file *file; /* never moves; what lies there may change */
+	struct usage_file *file; /* what is mapped: never moves; what lies there may change */
+	struct kvc_mapfile_mapping mapping;
 	atomic_bool shared;
 	pthread_mutex_t lock; /* of kvc_usage_check() */
 	int fd;		      /* of what is mapped, -1: memory */
@@ -131,7 +131,6 @@ static int open_file(const struct kvc_usage_map *usage, int *out)
 /* Puts the file into the place of what is mapped now. */
 static int attach(struct kvc_usage_map *usage)
 {
-	void *memory;
 	int fd, rc;
 
 	if (!KVC_MAPFILE_POSSIBLE)
@@ -139,7 +138,7 @@ static int attach(struct kvc_usage_map *usage)
 	rc = open_file(usage, &fd);
 	if (rc < 0)
 		return rc;
-	rc = kvc_mapfile_map(fd, &usage_kind, usage->file, &memory);
+	rc = kvc_mapfile_attach(fd, &usage_kind, &usage->mapping);
 	if (rc < 0) {
 		close(fd);
 		return rc;
@@ -157,7 +156,6 @@ int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 {
 	const size_t path_bytes = path ? strlen(path) + 1 : 1;
 	struct kvc_usage_map *usage = calloc(1, sizeof(*usage) + path_bytes);
-	void *memory;
 	int rc;
 
 	if (!usage)
@@ -166,14 +164,14 @@ int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 	usage->mode = mode;
 	if (path)
 		memcpy(usage->path, path, path_bytes);
-	rc = kvc_mapfile_map(-1, &usage_kind, NULL, &memory);
+	rc = kvc_mapfile_map(&usage_kind, &usage->mapping);
 	if (rc == 0)
 		rc = -pthread_mutex_init(&usage->lock, NULL);
 	if (rc < 0) {
 		free(usage);
 		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
 	}
-	usage->file = memory;
+	usage->file = usage->mapping.memory;
 	if (path) {
 		rc = attach(usage);
 		if (rc < 0)
@@ -188,7 +186,7 @@ void kvc_usage_close(struct kvc_usage_map *usage)
 {
 	if (!usage)
 		return;
-	(void)munmap(usage->file, sizeof(*usage->file));
+	kvc_mapfile_unmap(&usage_kind, &usage->mapping);
 	if (usage->fd >= 0)
 		close(usage->fd);
 	(void)pthread_mutex_destroy(&usage->lock);
@@ -224,8 +222,7 @@ static void inspect(const struct kvc_usage_map *usage, bool *cut, bool *gone)
 /* Memory in the place of a file that was cut and cannot be made anew. */
 static int detach(struct kvc_usage_map *usage)
 {
-	void *memory;
-	const int rc = kvc_mapfile_map(-1, &usage_kind, usage->file, &memory);
+	const int rc = kvc_mapfile_detach(&usage_kind, &usage->mapping);
 
 	if (rc < 0)
 		return rc;

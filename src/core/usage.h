@@ -7,9 +7,9 @@
  * The counts may drift (a process that dies between publishing and counting): a recount repairs
  * them. A count below 0 reads as 0. All functions but open and close are thread-safe.
  *
- * A file that is too short is never mapped. One that somebody cuts while it is mapped can end a
- * process with SIGBUS; a check on each access would cost more than the counting, so
- * kvc_usage_check() is called from time to time instead and puts a sound file in place.
+ * A file that is too short is never mapped. Of one that somebody cuts while it is mapped, this
+ * process counts in pages of its own from then on (core/guard.h), until kvc_usage_check(), which is
+ * called from time to time, puts a sound file in place.
  */
 #ifndef KVC_CORE_USAGE_H
 #define KVC_CORE_USAGE_H

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core/packed_file.h: a mapped file that somebody cuts, and which handler gets what else. cmocka
+ * core/guard.h: a mapped file that somebody cuts, and which handler gets what else. cmocka
  * sets handlers of its own before each test and takes the library's away after it, so each test is
  * this program again, with the test's name.
  */
 #include "packed_file_helper.h"
+
+#include "core/stats.h"
+#include "core/usage.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -61,6 +64,51 @@ static void cut(void)
 {
 	check_cut(open_dir(folder, 0, false));
 	check_cut(open_dir(NULL, 1, false));
+}
+
+static uint64_t bytes_in(struct kvc_usage_map *usage)
+{
+	uint64_t bytes;
+
+	kvc_usage_total(usage, &bytes, NULL);
+	return bytes;
+}
+
+/* A counter file is cut under its counters, twice: what takes its place is guarded as it was. */
+static void counter_files(void)
+{
+	struct kvc_usage_map *usage;
+	char path[PATH_MAX];
+
+	(void)snprintf(path, sizeof(path), "%s/usage", folder);
+	assert_int_equal(kvc_usage_open(path, 0600, &usage), 0);
+	assert_true(kvc_usage_is_shared(usage));
+	for (int i = 0; i < 2; i++) {
+		kvc_usage_add(usage, 1, 100, 1);
+		assert_int_equal(bytes_in(usage), 100);
+		assert_int_equal(truncate(path, 0), 0);
+		assert_int_equal(bytes_in(usage), 0);
+		kvc_usage_add(usage, 1, 7, 1);
+		assert_int_equal(bytes_in(usage), 7);
+		assert_int_equal(kvc_usage_check(usage), 1);
+		assert_true(kvc_usage_is_shared(usage));
+		assert_int_equal(bytes_in(usage), 0);
+	}
+	kvc_usage_close(usage);
+}
+
+static void stats_page(void)
+{
+	struct kvc_stats stats = { .size = sizeof(stats) };
+	struct kvc_counters *counters;
+
+	assert_int_equal(kvc_counters_open(folder, 0600, &counters), 0);
+	kvc_counters_page(counters, KVC_GET, KVC_OK, KVC_CAUSE_NONE, 4096);
+	assert_int_equal(truncate(kvc_counters_path(counters), 0), 0);
+	kvc_counters_page(counters, KVC_GET, KVC_OK, KVC_CAUSE_NONE, 512);
+	assert_int_equal(kvc_counters_read(counters, &stats), 0);
+	assert_int_equal(stats.operations[KVC_GET].bytes, 512);
+	kvc_counters_close(counters);
 }
 
 /* Each write is tried where the page is a replaced one: it must behave as the file's did. */
@@ -564,6 +612,8 @@ static const struct test {
 	bool dies;
 } all_tests[] = {
 	{ "cut", cut, false },
+	{ "counter_files", counter_files, false },
+	{ "stats_page", stats_page, false },
 	{ "protection_stays", protection_stays, false },
 	{ "cut_is_noticed", cut_is_noticed, false },
 	{ "many_maps", many_maps, false },
