@@ -199,6 +199,11 @@ struct cli_key {
 int cli_key_make(struct kvc_cli *cli, const char *text, struct cli_key *out);
 void cli_key_free(struct cli_key *key);
 
+/* A single object into memory of its size, a multiple of the block size, for free(). capacity: what
+ * it is thought to be; it may grow meanwhile. 0 or a negative errno. */
+int cli_object_read(struct kvc_namespace *ns, const char *pool, struct kvc_key key,
+		    uint32_t timeout_ms, size_t capacity, char **out, size_t *out_bytes);
+
 /* Closes what is open; the exit code, or that of a close that failed. */
 int cli_session_end(struct kvc_cli *cli, int exit_code);
 

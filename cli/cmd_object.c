@@ -184,37 +184,21 @@ static bool is_text(const char *data, size_t bytes)
 	return true;
 }
 
-/* Reads the object into memory of its size; it may grow between the question and the read. */
 static int get_bytes(struct kvc_cli *cli, struct kvc_namespace *ns,
 		     const struct object_arguments *arguments, const struct cli_key *key,
 		     char **out_data, size_t *out_bytes)
 {
-	size_t capacity = 0, bytes = 0;
-	char *data;
+	const char *pool = cli_pool_name(cli);
+	size_t capacity = 0;
 	int rc;
 
-	rc = kvc_object_exists(ns, cli_pool_name(cli), key->key, &capacity, 0);
-	if (rc <= 0)
+	if (kvc_object_exists(ns, pool, key->key, &capacity, 0) <= 0)
 		capacity = 0; /* get has the cause */
-	for (int attempt = 0;; attempt++) {
-		capacity = (capacity + 4095) / 4096 * 4096;
-		data = aligned_alloc(4096, capacity ? capacity : 4096);
-		if (!data)
-			return cli_fail_errno(cli, -ENOMEM, "get '%.80s'", arguments->key);
-		rc = kvc_object_get(ns, cli_pool_name(cli), key->key, data, capacity, &bytes, 0,
-				    timeout_ms(arguments));
-		if (rc != -ENOBUFS || attempt == 8)
-			break;
-		free(data);
-		capacity = bytes;
-	}
-	if (rc < 0) {
-		free(data);
-		return cli_fail_key(cli, rc, "get '%.80s'", arguments->key);
-	}
-	*out_data = data;
-	*out_bytes = bytes;
-	return 0;
+	rc = cli_object_read(ns, pool, key->key, timeout_ms(arguments), capacity, out_data,
+			     out_bytes);
+	if (rc == -ENOMEM)
+		return cli_fail_errno(cli, rc, "get '%.80s'", arguments->key);
+	return rc < 0 ? cli_fail_key(cli, rc, "get '%.80s'", arguments->key) : 0;
 }
 
 /* Base64 of RFC 4648; NULL without memory. */

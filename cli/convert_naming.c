@@ -174,24 +174,12 @@ static int convert_page(struct convert *convert, struct kvc_key key)
 static int read_object(struct kvc_namespace *ns, const char *pool, struct kvc_key key,
 		       uint32_t timeout_ms, char **out, size_t *out_bytes)
 {
-	size_t bytes = 0, got = 0;
-	char *data;
-	int rc;
+	size_t bytes = 0;
+	const int rc = kvc_object_exists(ns, pool, key, &bytes, timeout_ms);
 
-	rc = kvc_object_exists(ns, pool, key, &bytes, timeout_ms);
 	if (rc <= 0)
 		return rc == 0 ? -ENOTSUP : rc;
-	data = malloc(bytes ? bytes : 1);
-	if (!data)
-		return -ENOMEM;
-	rc = kvc_object_get(ns, pool, key, data, bytes, &got, 0, timeout_ms);
-	if (rc < 0) {
-		free(data);
-		return rc;
-	}
-	*out = data;
-	*out_bytes = got;
-	return 0;
+	return cli_object_read(ns, pool, key, timeout_ms, bytes, out, out_bytes);
 }
 
 static int store_object(struct convert *convert, const char *pool, struct kvc_key key,

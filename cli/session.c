@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OBJECT_BLOCK 4096u
+#define READ_RETRIES 8 /* of an object that grows */
+
 int cli_store_open(struct kvc_cli *cli, unsigned flags)
 {
 	struct kvc_open_params params = { .size = sizeof(params), .flags = flags };
@@ -193,6 +196,33 @@ void cli_key_free(struct cli_key *key)
 {
 	free(key->data);
 	key->data = NULL;
+}
+
+int cli_object_read(struct kvc_namespace *ns, const char *pool, struct kvc_key key,
+		    uint32_t timeout_ms, size_t capacity, char **out, size_t *out_bytes)
+{
+	size_t bytes = 0;
+	char *data;
+	int rc;
+
+	for (int attempt = 0;; attempt++) {
+		capacity = (capacity + OBJECT_BLOCK - 1) / OBJECT_BLOCK * OBJECT_BLOCK;
+		data = aligned_alloc(OBJECT_BLOCK, capacity ? capacity : OBJECT_BLOCK);
+		if (!data)
+			return -ENOMEM;
+		rc = kvc_object_get(ns, pool, key, data, capacity, &bytes, 0, timeout_ms);
+		if (rc != -ENOBUFS || attempt == READ_RETRIES)
+			break;
+		free(data);
+		capacity = bytes;
+	}
+	if (rc < 0) {
+		free(data);
+		return rc;
+	}
+	*out = data;
+	*out_bytes = bytes;
+	return 0;
 }
 
 int cli_session_end(struct kvc_cli *cli, int exit_code)
