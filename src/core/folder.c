@@ -2,6 +2,7 @@
 #include "core/folder.h"
 
 #include "core/log.h"
+#include "core/names.h"
 #include "core/store.h"
 
 #include <dirent.h>
@@ -53,41 +54,13 @@ bool kvc_folder_is_inside(const char *path)
 
 /* ---------------------------------------------------------------- each */
 
-struct names {
-	char **names;
-	size_t count;
-	size_t room;
-};
-
-static void names_free(struct names *names)
-{
-	for (size_t i = 0; i < names->count; i++)
-		free(names->names[i]);
-	free(names->names);
-}
-
-static int names_add(struct names *names, const char *name)
-{
-	if (names->count == names->room) {
-		const size_t room = names->room ? 2 * names->room : 64;
-		char **more = realloc(names->names, room * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		names->names = more;
-		names->room = room;
-	}
-	names->names[names->count] = strdup(name);
-	return names->names[names->count++] ? 0 : -ENOMEM;
-}
-
 static int compare(const void *a, const void *b)
 {
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 /* All at once: fn may take long, and may remove some of them. */
-static int read_names(const char *path, bool (*is_ours)(const char *name), struct names *out)
+static int read_names(const char *path, bool (*is_ours)(const char *name), struct kvc_names *out)
 {
 	const struct dirent *entry;
 	DIR *dir = opendir(path);
@@ -105,7 +78,7 @@ static int read_names(const char *path, bool (*is_ours)(const char *name), struc
 		}
 		if ((entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN) &&
 		    is_ours(entry->d_name))
-			rc = names_add(out, entry->d_name);
+			rc = kvc_names_add(out, entry->d_name);
 	}
 	(void)closedir(dir);
 	return rc;
@@ -114,14 +87,14 @@ static int read_names(const char *path, bool (*is_ours)(const char *name), struc
 int kvc_folder_each(const struct kvc_root *root, bool (*is_ours)(const char *name),
 		    int (*fn)(void *context, const char *name), void *context)
 {
-	struct names names = { .count = 0 };
+	struct kvc_names names = { .count = 0 };
 	int rc = read_names(root->attributes.local_path, is_ours, &names);
 
 	if (!rc && names.count > 1)
 		qsort(names.names, names.count, sizeof(*names.names), compare);
 	for (size_t i = 0; i < names.count && !rc; i++)
 		rc = fn(context, names.names[i]);
-	names_free(&names);
+	kvc_names_free(&names);
 	return rc;
 }
 

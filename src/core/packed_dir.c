@@ -4,6 +4,7 @@
 #include "core/packed_dir.h"
 
 #include "core/log.h"
+#include "core/names.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -275,27 +276,6 @@ int kvc_packed_dir_remove(struct kvc_packed_dir *dir, const char *name)
 
 /* ---------------------------------------------------------------- folders */
 
-struct names {
-	char **names;
-	size_t count;
-	size_t room;
-};
-
-static int add_name(struct names *names, const char *name)
-{
-	if (names->count == names->room) {
-		const size_t room = names->room ? 2 * names->room : 64;
-		char **more = realloc(names->names, room * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		names->names = more;
-		names->room = room;
-	}
-	names->names[names->count] = strdup(name);
-	return names->names[names->count] ? (names->count++, 0) : -ENOMEM;
-}
-
 static bool is_draft(const char *name)
 {
 	return strncmp(name, KVC_PACKED_DRAFT_PREFIX, strlen(KVC_PACKED_DRAFT_PREFIX)) == 0;
@@ -312,7 +292,7 @@ static bool is_folder(int folder_fd, const struct dirent *entry)
 }
 
 /* Names of files, drafts or others, that lie in the folder. */
-static int read_names(int folder_fd, bool drafts, struct names *out)
+static int read_names(int folder_fd, bool drafts, struct kvc_names *out)
 {
 	const int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	const struct dirent *entry;
@@ -335,28 +315,21 @@ static int read_names(int folder_fd, bool drafts, struct names *out)
 			break;
 		}
 		if (is_draft(entry->d_name) == drafts && !is_folder(folder_fd, entry))
-			rc = add_name(out, entry->d_name);
+			rc = kvc_names_add(out, entry->d_name);
 	}
 	(void)closedir(stream);
 	return rc;
 }
 
-static void free_names(struct names *names)
-{
-	for (size_t i = 0; i < names->count; i++)
-		free(names->names[i]);
-	free(names->names);
-}
-
 static int memory_name(void *context, const char *rest)
 {
-	return strchr(rest, '/') ? 0 : add_name(context, rest);
+	return strchr(rest, '/') ? 0 : kvc_names_add(context, rest);
 }
 
 int kvc_packed_dir_list(struct kvc_packed_dir *dir, const char *folder,
 			int (*fn)(void *context, const char *name), void *context)
 {
-	struct names names = { .count = 0 };
+	struct kvc_names names = { .count = 0 };
 	int folder_fd, rc;
 
 	if (!is_name(folder))
@@ -375,14 +348,14 @@ int kvc_packed_dir_list(struct kvc_packed_dir *dir, const char *folder,
 	/* All were read before the first one may be removed. */
 	for (size_t i = 0; i < names.count && rc == 0; i++)
 		rc = fn(context, names.names[i]);
-	free_names(&names);
+	kvc_names_free(&names);
 	return rc;
 }
 
 /* Removes what a killed process left: a draft whose lock nobody holds. */
 static void remove_dead_drafts(int folder_fd)
 {
-	struct names names = { .count = 0 };
+	struct kvc_names names = { .count = 0 };
 
 	if (read_names(folder_fd, true, &names) < 0)
 		goto free;
@@ -397,7 +370,7 @@ static void remove_dead_drafts(int folder_fd)
 		(void)close(fd);
 	}
 free:
-	free_names(&names);
+	kvc_names_free(&names);
 }
 
 static int some_name(void *context, const char *rest)
