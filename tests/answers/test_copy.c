@@ -6,11 +6,9 @@
 #include "support/support.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PAGES 12u
 
@@ -189,32 +187,25 @@ static struct copying copy_all(struct kvc_store *from, struct kvc_store *to, uin
 	return copying;
 }
 
+struct count {
+	unsigned objects;
+	unsigned slots;
+};
+
 static int count_one(void *context, const struct kvc_object_info *info)
 {
-	(void)info;
-	++*(unsigned *)context;
+	struct count *count = context;
+
+	count->objects++;
+	count->slots += strstr(info->path, "/slots-") != NULL;
 	return 0;
 }
 
-static unsigned count_objects(struct kvc_store *store)
+static struct count count_all(struct kvc_store *store)
 {
-	unsigned count = 0;
+	struct count count = { 0 };
 
 	assert_int_equal(kvc_object_list(store, NULL, count_one, &count), 0);
-	return count;
-}
-
-static int count_slot(void *context, const struct kvc_object_info *info)
-{
-	*(unsigned *)context += strstr(info->path, "/slots-") != NULL;
-	return 0;
-}
-
-static unsigned count_slots(struct kvc_store *store)
-{
-	unsigned count = 0;
-
-	assert_int_equal(kvc_object_list(store, NULL, count_slot, &count), 0);
 	return count;
 }
 
@@ -233,7 +224,7 @@ static void check_all(struct kvc_store *store, unsigned count)
 {
 	unsigned verified = 0;
 
-	assert_int_equal(count_objects(store), count);
+	assert_int_equal(count_all(store).objects, count);
 	assert_int_equal(kvc_store_verify(store, NULL, 0, check_verified, &verified), 0);
 	assert_int_equal(verified, count);
 	all_kinds(store, KVC_GET);
@@ -264,15 +255,15 @@ static void test_there_and_back(void **state)
 		to = open_root(roots, layouts[i], i < 2 ? "capacity=64MiB" : NULL, 0);
 		copying = copy_all(from, to, KVC_COPY_DRY_RUN);
 		assert_int_equal(copying.copied, count);
-		assert_int_equal(count_objects(to), 0);
+		assert_int_equal(count_all(to).objects, 0);
 		copying = copy_all(from, to, 0);
 		assert_int_equal(copying.copied, count);
 		check_all(to, count);
 		/* Markers and the single object are files in either layout. */
-		assert_int_equal(count_slots(to), i < 2 ? count - PAGES - 1 : 0);
+		assert_int_equal(count_all(to).slots, i < 2 ? count - PAGES - 1 : 0);
 		copying = copy_all(from, to, KVC_COPY_REMOVE);
 		assert_int_equal(copying.existed, count);
-		assert_int_equal(count_objects(from), 0);
+		assert_int_equal(count_all(from).objects, 0);
 		check_all(to, count);
 		store_must_close(from);
 		from = to;
@@ -291,18 +282,6 @@ static struct kvc_store *open_source(const char *root)
 	return store;
 }
 
-static void flip_a_byte(const char *path, off_t at)
-{
-	unsigned char byte;
-	const int fd = open(path, O_RDWR | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, at), 1);
-	byte ^= 1;
-	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-	assert_int_equal(close(fd), 0);
-}
-
 static int note_path(void *context, const struct kvc_object_info *info)
 {
 	text_make(context, PATH_BYTES, "%s/%s", info->root_path, info->path);
@@ -318,15 +297,15 @@ static void test_corrupt_stays(void **state)
 
 	(void)state;
 	assert_int_equal(kvc_object_list(from, NULL, note_path, path), 1);
-	flip_a_byte(path, 4100);
+	file_flip(path, 4100, 1);
 	copying = copy_all(from, to, KVC_COPY_REMOVE);
 	assert_int_equal(copying.copied, PAGES - 1);
 	assert_int_equal(copying.failed, 1);
 	assert_int_equal(copying.error, -EBADMSG);
-	assert_int_equal(count_objects(from), 1);
-	assert_int_equal(count_objects(to), PAGES - 1);
+	assert_int_equal(count_all(from).objects, 1);
+	assert_int_equal(count_all(to).objects, PAGES - 1);
 	assert_true(file_exists(path));
-	flip_a_byte(path, 4100);
+	file_flip(path, 4100, 1);
 	copying = copy_all(from, to, KVC_COPY_REMOVE);
 	assert_int_equal(copying.copied, 1);
 	pages_of_kind(to, &kinds[0], KVC_GET);
@@ -360,7 +339,7 @@ static void test_other_bytes(void **state)
 		copying = copy_all(from, to, KVC_COPY_REMOVE);
 		assert_int_equal(copying.copied, PAGES - 1);
 		assert_int_equal(copying.error, -EEXIST);
-		assert_int_equal(count_objects(from), 1);
+		assert_int_equal(count_all(from).objects, 1);
 		batch(to, &pages, KVC_GET, keys.keys, 1, 0, &result);
 		assert_true(pages_match(&pages, 0, 77));
 		copying = copy_all(from, to, KVC_COPY_REMOVE | KVC_COPY_OVERWRITE);
@@ -431,8 +410,8 @@ static void test_full(void **state)
 	assert_true(copying.copied > 8);
 	assert_int_equal(copying.copied + copying.failed, 64);
 	sleep_ms(1500); /* the keeper has had its turn */
-	assert_int_equal(count_objects(to), copying.copied);
-	assert_int_equal(count_objects(from), copying.failed);
+	assert_int_equal(count_all(to).objects, copying.copied);
+	assert_int_equal(count_all(from).objects, copying.failed);
 	keys_free(&keys);
 	assert_int_equal(kvc_namespace_close(ns), 0);
 	store_must_close(from);

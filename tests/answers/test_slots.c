@@ -3,13 +3,11 @@
 #include "support/support.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PAGES	   20u
 #define PART_BYTES 8192u
@@ -190,17 +188,10 @@ static void test_list(void **state)
 static void flip(const struct bed *bed, const char *file, off_t at)
 {
 	char path[PATH_BYTES];
-	unsigned char byte;
-	int fd;
 
 	text_make(path, sizeof(path), "%s/%s/slots-8192/%s", bed->root, kvc_namespace_id(bed->ns),
 		  file);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, at), 1);
-	byte ^= 1;
-	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-	assert_int_equal(close(fd), 0);
+	file_flip(path, at, 1);
 }
 
 static off_t slot_of(const char *path)

@@ -218,3 +218,15 @@ size_t file_read(const char *path, unsigned char **out)
 	(void)close(fd);
 	return done;
 }
+
+void file_flip(const char *path, off_t at, unsigned char bits)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	unsigned char byte;
+
+	if (fd < 0 || pread(fd, &byte, 1, at) != 1)
+		support_die("read %s: %s", path, strerror(errno));
+	byte ^= bits;
+	if (pwrite(fd, &byte, 1, at) != 1 || close(fd) != 0)
+		support_die("write %s: %s", path, strerror(errno));
+}

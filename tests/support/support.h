@@ -71,6 +71,8 @@ bool file_exists(const char *path);
 void file_write(const char *path, const void *data, size_t bytes);
 /* *out is for free(). */
 size_t file_read(const char *path, unsigned char **out);
+/* Turns some bits of one byte over. */
+void file_flip(const char *path, off_t at, unsigned char bits);
 
 /* ---------------------------------------------------------------- the store under test */
 

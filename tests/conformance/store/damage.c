@@ -30,28 +30,6 @@ static void victim_open(struct victim *victim, size_t count)
 	assert_true(page_path(victim->f.pages.pool, victim->f.keys.keys[0], 0, victim->path));
 }
 
-static struct kvc_result get_first(struct victim *victim)
-{
-	return do_get(victim->f.store, &victim->f.pages, victim->f.keys.keys[0]);
-}
-
-static struct kvc_result exists_first(struct victim *victim)
-{
-	return do_exists(victim->f.store, &victim->f.pages, victim->f.keys.keys[0]);
-}
-
-static struct kvc_result set_first(struct victim *victim)
-{
-	return do_set(victim->f.store, &victim->f.pages, victim->f.keys.keys[0], 0);
-}
-
-static void expect_good_again(struct victim *victim)
-{
-	expect_result(set_first(victim), KVC_OK, KVC_CAUSE_NONE);
-	expect_result(exists_first(victim), KVC_OK, -1);
-	expect_result(get_first(victim), KVC_OK, KVC_CAUSE_NONE);
-}
-
 static off_t size_of(const char *path)
 {
 	struct stat st;
@@ -68,6 +46,12 @@ static void patch(const char *path, off_t at, const void *data, size_t bytes)
 	assert_int_equal(close(fd), 0);
 }
 
+static void flip(const char *path, off_t at, unsigned char bits)
+{
+	assert_int_equal(size_of(path), STORED_BYTES);
+	file_flip(path, at, bits);
+}
+
 /* R06: cut by any amount; never OK with what was in the buffer. */
 static void run_cut(off_t bytes)
 {
@@ -75,10 +59,10 @@ static void run_cut(off_t bytes)
 
 	victim_open(&victim, 1);
 	assert_int_equal(truncate(victim.path, bytes), 0);
-	expect_result(exists_first(&victim), KVC_MISS, -1);
-	expect_result(get_first(&victim), KVC_MISS, KVC_CAUSE_SHORT);
+	expect_result(fixture_exists_first(&victim.f), KVC_MISS, -1);
+	expect_result(fixture_get_first(&victim.f), KVC_MISS, KVC_CAUSE_SHORT);
 	assert_int_equal(file_exists(victim.path), suite.nixl);
-	expect_good_again(&victim);
+	fixture_expect_good_again(&victim.f);
 	assert_int_equal(size_of(victim.path), STORED_BYTES);
 	fixture_close(&victim.f);
 }
@@ -104,7 +88,7 @@ static void test_set_replaces_a_cut_object(void **state)
 	(void)state;
 	victim_open(&victim, 1);
 	assert_int_equal(truncate(victim.path, 4096), 0);
-	expect_good_again(&victim);
+	fixture_expect_good_again(&victim.f);
 	fixture_close(&victim.f);
 }
 
@@ -118,13 +102,13 @@ static void test_objects_that_are_too_long(void **state)
 	for (size_t i = 0; i < 4; i++) {
 		victim_open(&victim, 1);
 		assert_int_equal(truncate(victim.path, (off_t)STORED_BYTES + more[i]), 0);
-		expect_result(exists_first(&victim), KVC_MISS, -1);
-		expect_good_again(&victim);
+		expect_result(fixture_exists_first(&victim.f), KVC_MISS, -1);
+		fixture_expect_good_again(&victim.f);
 		assert_int_equal(size_of(victim.path), STORED_BYTES);
 		assert_int_equal(truncate(victim.path, (off_t)STORED_BYTES + more[i]), 0);
-		expect_result(get_first(&victim), KVC_MISS, KVC_CAUSE_LONG);
+		expect_result(fixture_get_first(&victim.f), KVC_MISS, KVC_CAUSE_LONG);
 		assert_int_equal(file_exists(victim.path), suite.nixl);
-		expect_good_again(&victim);
+		fixture_expect_good_again(&victim.f);
 		fixture_close(&victim.f);
 	}
 }
@@ -138,22 +122,16 @@ static void test_flipped_bits(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 4; i++) {
-		unsigned char *data;
-		unsigned char byte;
-
 		victim_open(&victim, 1);
-		assert_int_equal(file_read(victim.path, &data), STORED_BYTES);
-		byte = data[places[i]] ^ 0x10;
-		free(data);
-		patch(victim.path, places[i], &byte, 1);
+		flip(victim.path, places[i], 0x10);
 		before = store_stats(victim.f.store);
-		expect_result(exists_first(&victim), KVC_OK, -1);
-		expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
+		expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
 		assert_false(file_exists(victim.path));
 		assert_int_equal(store_stats(victim.f.store).removed_corrupt,
 				 before.removed_corrupt + 1);
-		expect_result(get_first(&victim), KVC_MISS, -1);
-		expect_good_again(&victim);
+		expect_result(fixture_get_first(&victim.f), KVC_MISS, -1);
+		fixture_expect_good_again(&victim.f);
 		fixture_close(&victim.f);
 	}
 }
@@ -193,7 +171,7 @@ static void test_payload_of_another_object(void **state)
 	assert_int_equal(file_read(second, &data), STORED_BYTES);
 	patch(victim.path, 0, data, 8192);
 	free(data);
-	expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
+	expect_result(fixture_get_first(&victim.f), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
 	fixture_close(&victim.f);
 }
 
@@ -204,17 +182,12 @@ static void test_damaged_trailer(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		unsigned char *data;
-		unsigned char byte;
 		off_t at = STORED_BYTES - 4096 + places[i];
 
 		victim_open(&victim, 1);
-		assert_int_equal(file_read(victim.path, &data), STORED_BYTES);
-		byte = data[at] ^ 0x01;
-		free(data);
-		patch(victim.path, at, &byte, 1);
-		expect_result(exists_first(&victim), KVC_OK, -1);
-		expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_TRAILER);
+		flip(victim.path, at, 0x01);
+		expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_CORRUPT, KVC_CAUSE_TRAILER);
 		assert_false(file_exists(victim.path));
 		fixture_close(&victim.f);
 	}
@@ -229,9 +202,9 @@ static void test_foreign_file(void **state)
 	(void)state;
 	victim_open(&victim, 1);
 	patch(victim.path, STORED_BYTES - 4096, zeros, sizeof(zeros));
-	expect_result(exists_first(&victim), KVC_OK, -1);
-	expect_result(set_first(&victim), KVC_OK, KVC_CAUSE_EXISTED);
-	expect_result(get_first(&victim), KVC_MISS, KVC_CAUSE_FOREIGN);
+	expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+	expect_result(fixture_set_first(&victim.f), KVC_OK, KVC_CAUSE_EXISTED);
+	expect_result(fixture_get_first(&victim.f), KVC_MISS, KVC_CAUSE_FOREIGN);
 	assert_int_equal(file_exists(victim.path), suite.nixl);
 	fixture_close(&victim.f);
 }
@@ -252,8 +225,8 @@ static void run_version(uint16_t major, uint32_t incompat)
 	kvc_trailer_encode(&trailer, block);
 	free(data);
 	patch(victim.path, STORED_BYTES - 4096, block, sizeof(block));
-	expect_result(exists_first(&victim), KVC_OK, -1);
-	expect_result(get_first(&victim), KVC_MISS, KVC_CAUSE_VERSION);
+	expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+	expect_result(fixture_get_first(&victim.f), KVC_MISS, KVC_CAUSE_VERSION);
 	assert_int_equal(size_of(victim.path), STORED_BYTES);
 	fixture_close(&victim.f);
 }
@@ -281,10 +254,10 @@ static void test_what_is_no_file(void **state)
 			assert_int_equal(symlink("/etc/hostname", victim.path), 0);
 		else
 			assert_int_equal(mkfifo(victim.path, 0600), 0);
-		expect_result(exists_first(&victim), KVC_MISS, -1);
-		expect_result(get_first(&victim), KVC_MISS, KVC_CAUSE_FOREIGN);
+		expect_result(fixture_exists_first(&victim.f), KVC_MISS, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_MISS, KVC_CAUSE_FOREIGN);
 		assert_true(file_exists(victim.path));
-		result = set_first(&victim);
+		result = fixture_set_first(&victim.f);
 		assert_int_equal(result.status, KVC_ERROR);
 		assert_true(file_exists(victim.path));
 		fixture_close(&victim.f);
@@ -325,13 +298,13 @@ static void test_bare_files(void **state)
 		victim_open(&victim, 1);
 		assert_int_equal(truncate(victim.path, PART_BYTES), 0);
 		if (i == 1) {
-			expect_result(exists_first(&victim), KVC_OK, -1);
-			expect_result(get_first(&victim), KVC_OK, -1);
-			expect_result(set_first(&victim), KVC_OK, KVC_CAUSE_EXISTED);
+			expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+			expect_result(fixture_get_first(&victim.f), KVC_OK, -1);
+			expect_result(fixture_set_first(&victim.f), KVC_OK, KVC_CAUSE_EXISTED);
 			assert_int_equal(size_of(victim.path), PART_BYTES);
 		} else {
-			expect_result(exists_first(&victim), KVC_MISS, -1);
-			expect_result(set_first(&victim), KVC_OK, KVC_CAUSE_NONE);
+			expect_result(fixture_exists_first(&victim.f), KVC_MISS, -1);
+			expect_result(fixture_set_first(&victim.f), KVC_OK, KVC_CAUSE_NONE);
 			assert_int_equal(size_of(victim.path), STORED_BYTES);
 		}
 		fixture_close(&victim.f);
@@ -343,17 +316,12 @@ static void test_bare_files(void **state)
 static void test_if_present_checks_what_is_there(void **state)
 {
 	struct victim victim;
-	unsigned char *data;
-	unsigned char byte;
 
 	(void)state;
 	suite.setup.settings[0] = "verify=if-present";
 	victim_open(&victim, 1);
-	assert_int_equal(file_read(victim.path, &data), STORED_BYTES);
-	byte = data[77] ^ 2;
-	free(data);
-	patch(victim.path, 77, &byte, 1);
-	expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
+	flip(victim.path, 77, 2);
+	expect_result(fixture_get_first(&victim.f), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
 	fixture_close(&victim.f);
 	suite.setup.settings[0] = NULL;
 }
@@ -373,35 +341,18 @@ static void test_checksum_kinds(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 3; i++) {
-		unsigned char *data;
-		unsigned char byte;
 		struct kvc_result result;
 
 		suite.setup.settings[0] = cases[i].setting;
 		victim_open(&victim, 1);
-		expect_result(get_first(&victim), KVC_OK, -1);
-		assert_int_equal(file_read(victim.path, &data), STORED_BYTES);
-		byte = data[cases[i].at] ^ 4;
-		free(data);
-		patch(victim.path, cases[i].at, &byte, 1);
+		expect_result(fixture_get_first(&victim.f), KVC_OK, -1);
+		flip(victim.path, cases[i].at, 4);
 		pages_wipe(&victim.f.pages);
 		batch(victim.f.store, &victim.f.pages, KVC_GET, victim.f.keys.keys, 1, 0, &result);
 		expect_result(result, cases[i].status, -1);
 		fixture_close(&victim.f);
 	}
 	suite.setup.settings[0] = NULL;
-}
-
-static int verify_take(void *context, const struct kvc_object_info *info,
-		       const struct kvc_result *result, uint64_t done, uint64_t total)
-{
-	size_t *counts = context;
-
-	(void)info;
-	(void)done;
-	(void)total;
-	counts[result->status]++;
-	return 0;
 }
 
 /* verify finds what a get would, and removes it only when told to. */
@@ -413,11 +364,11 @@ static void test_verify_finds_damage(void **state)
 	(void)state;
 	victim_open(&victim, 6);
 	patch(victim.path, 5, "\x99\x98\x97\x96\x95\x94\x93\x92", 8);
-	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 0, verify_take, counts), 0);
+	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 0, verify_count, counts), 0);
 	assert_int_equal(counts[KVC_OK], 5);
 	assert_int_equal(counts[KVC_CORRUPT], 1);
 	assert_true(file_exists(victim.path));
-	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 1, verify_take, counts), 0);
+	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 1, verify_count, counts), 0);
 	assert_false(file_exists(victim.path));
 	fixture_close(&victim.f);
 }

@@ -91,6 +91,40 @@ size_t fixture_get(struct fixture *fixture)
 	return ok;
 }
 
+struct kvc_result fixture_set_first(struct fixture *fixture)
+{
+	return do_set(fixture->store, &fixture->pages, fixture->keys.keys[0], 0);
+}
+
+struct kvc_result fixture_get_first(struct fixture *fixture)
+{
+	return do_get(fixture->store, &fixture->pages, fixture->keys.keys[0]);
+}
+
+struct kvc_result fixture_exists_first(struct fixture *fixture)
+{
+	return do_exists(fixture->store, &fixture->pages, fixture->keys.keys[0]);
+}
+
+void fixture_expect_good_again(struct fixture *fixture)
+{
+	expect_result(fixture_set_first(fixture), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(fixture_exists_first(fixture), KVC_OK, -1);
+	expect_result(fixture_get_first(fixture), KVC_OK, KVC_CAUSE_NONE);
+}
+
+int verify_count(void *context, const struct kvc_object_info *info, const struct kvc_result *result,
+		 uint64_t done, uint64_t total)
+{
+	size_t *counts = context;
+
+	(void)info;
+	(void)done;
+	(void)total;
+	counts[result->status]++;
+	return 0;
+}
+
 static void usage(void)
 {
 	(void)fprintf(stderr, "usage: conformance_store mem|fault|fault-posix|posix "

@@ -43,22 +43,12 @@ static bool is_there(struct victim *victim, size_t page)
 			   &spot);
 }
 
-static struct kvc_result get_first(struct victim *victim)
+/* Path of another file of the arena. */
+static void path_beside(const struct victim *victim, const char *name, char out[PATH_BYTES])
 {
-	return do_get(victim->f.store, &victim->f.pages, victim->f.keys.keys[0]);
-}
+	const char *path = victim->spot.path;
 
-static struct kvc_result exists_first(struct victim *victim)
-{
-	return do_exists(victim->f.store, &victim->f.pages, victim->f.keys.keys[0]);
-}
-
-static void expect_good_again(struct victim *victim)
-{
-	expect_result(do_set(victim->f.store, &victim->f.pages, victim->f.keys.keys[0], 0), KVC_OK,
-		      KVC_CAUSE_NONE);
-	expect_result(exists_first(victim), KVC_OK, -1);
-	expect_result(get_first(victim), KVC_OK, KVC_CAUSE_NONE);
+	text_make(out, PATH_BYTES, "%.*s/%s", (int)(strrchr(path, '/') - path), path, name);
 }
 
 /* R08: a flipped bit anywhere in the payload. */
@@ -73,14 +63,14 @@ static void test_flipped_bits_in_a_slot(void **state)
 		victim_open(&victim, 1);
 		packed_spot_flip(&victim.spot, places[i], 0x10);
 		before = store_stats(victim.f.store);
-		expect_result(exists_first(&victim), KVC_OK, -1);
-		expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
+		expect_result(fixture_exists_first(&victim.f), KVC_OK, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
 		assert_false(is_there(&victim, 0));
 		assert_int_equal(store_stats(victim.f.store).removed_corrupt,
 				 before.removed_corrupt + 1);
-		expect_result(get_first(&victim), KVC_MISS, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_MISS, -1);
 		assert_int_equal(packed_check(victim.f.store), 0);
-		expect_good_again(&victim);
+		fixture_expect_good_again(&victim.f);
 		fixture_close(&victim.f);
 	}
 }
@@ -94,7 +84,7 @@ static void test_padding_is_not_looked_at(void **state)
 	victim_open(&victim, 1);
 	packed_spot_flip(&victim.spot, PART_BYTES, 0xff);
 	packed_spot_flip(&victim.spot, SLOT_BYTES - 1, 0xff);
-	expect_result(get_first(&victim), KVC_OK, KVC_CAUSE_NONE);
+	expect_result(fixture_get_first(&victim.f), KVC_OK, KVC_CAUSE_NONE);
 	fixture_close(&victim.f);
 }
 
@@ -137,8 +127,9 @@ static void test_sectors_of_the_past(void **state)
 			bytes_fill(old, sizeof(old), 77);
 			packed_spot_write(&victim.spot, sector * 512, sector % 2 ? old : zeros,
 					  512);
-			expect_result(get_first(&victim), KVC_CORRUPT, KVC_CAUSE_CHECKSUM);
-			expect_good_again(&victim);
+			expect_result(fixture_get_first(&victim.f), KVC_CORRUPT,
+				      KVC_CAUSE_CHECKSUM);
+			fixture_expect_good_again(&victim.f);
 			fixture_close(&victim.f);
 		}
 	}
@@ -164,7 +155,7 @@ static void test_checksum_kinds_of_slots(void **state)
 		suite.setup.settings[0] = cases[i].setting;
 		victim_open(&victim, 1);
 		suite.setup.settings[0] = NULL;
-		expect_result(get_first(&victim), KVC_OK, -1);
+		expect_result(fixture_get_first(&victim.f), KVC_OK, -1);
 		packed_spot_flip(&victim.spot, cases[i].at, 4);
 		pages_wipe(&victim.f.pages);
 		batch(victim.f.store, &victim.f.pages, KVC_GET, victim.f.keys.keys, 1, 0, &result);
@@ -215,10 +206,7 @@ static void run_cut(off_t bytes)
 	}
 	(void)fixture_get(&victim.f);
 	expect_result(victim.f.results[0], KVC_MISS, KVC_CAUSE_MARKED);
-	pages_fill_keys(&victim.f.pages, victim.f.keys.keys, 64);
-	batch(victim.f.store, &victim.f.pages, KVC_SET, victim.f.keys.keys, 64, 0,
-	      victim.f.results);
-	expect_all(victim.f.results, 64, KVC_OK);
+	fixture_store(&victim.f);
 	assert_int_equal(fixture_get(&victim.f), 64);
 	fixture_close(&victim.f);
 }
@@ -244,7 +232,7 @@ static bool is_whole_or_gone(const char *path)
  * back, and goes on. */
 static void test_a_cut_segment_is_not_opened(void **state)
 {
-	static const char *const files[] = { "seg", "hdr", "names" };
+	static const char *const files[] = { "seg.1", "hdr.1", "names.1" };
 	struct pages_params params = one_part;
 	struct victim victim;
 	char path[PATH_BYTES];
@@ -254,9 +242,7 @@ static void test_a_cut_segment_is_not_opened(void **state)
 	for (size_t i = 0; i < 3; i++) {
 		victim_open(&victim, 20);
 		fixture_close(&victim.f);
-		text_make(path, sizeof(path), "%.*s/%s.1",
-			  (int)(strrchr(victim.spot.path, '/') - victim.spot.path),
-			  victim.spot.path, files[i]);
+		path_beside(&victim, files[i], path);
 		assert_int_equal(truncate(path, 5000), 0);
 		fixture_open_on(&victim.f, suite_reopen(), &params);
 		/* Names are for tools. */
@@ -328,9 +314,7 @@ static void test_an_index_that_is_cut(void **state)
 	params.count = 20;
 	for (size_t i = 0; i < 3; i++) {
 		victim_open(&victim, 20);
-		text_make(path, sizeof(path), "%.*s/%s",
-			  (int)(strrchr(victim.spot.path, '/') - victim.spot.path),
-			  victim.spot.path, files[i]);
+		path_beside(&victim, files[i], path);
 		assert_int_equal(truncate(path, 0), 0);
 		batch(victim.f.store, &victim.f.pages, KVC_EXISTS, victim.f.keys.keys, 20, 0,
 		      victim.f.results);
@@ -352,18 +336,6 @@ static void test_an_index_that_is_cut(void **state)
 	packed_guard_end();
 }
 
-static int verify_take(void *context, const struct kvc_object_info *info,
-		       const struct kvc_result *result, uint64_t done, uint64_t total)
-{
-	size_t *counts = context;
-
-	(void)info;
-	(void)done;
-	(void)total;
-	counts[result->status]++;
-	return 0;
-}
-
 /* verify finds what a get would, and removes it only when told to. */
 static void test_verify_finds_damaged_slots(void **state)
 {
@@ -373,11 +345,11 @@ static void test_verify_finds_damaged_slots(void **state)
 	(void)state;
 	victim_open(&victim, 6);
 	packed_spot_write(&victim.spot, 5, "\x99\x98\x97\x96\x95\x94\x93\x92", 8);
-	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 0, verify_take, counts), 0);
+	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 0, verify_count, counts), 0);
 	assert_int_equal(counts[KVC_OK], 5);
 	assert_int_equal(counts[KVC_CORRUPT], 1);
 	assert_true(is_there(&victim, 0));
-	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 1, verify_take, counts), 0);
+	assert_int_equal(kvc_store_verify(victim.f.store, NULL, 1, verify_count, counts), 0);
 	assert_false(is_there(&victim, 0));
 	assert_int_equal(packed_check(victim.f.store), 5);
 	fixture_close(&victim.f);

@@ -44,6 +44,17 @@ void fixture_store(struct fixture *fixture);
 /* Gets all pages and compares those that are OK. Returns how many are. */
 size_t fixture_get(struct fixture *fixture);
 
+/* On the first page. */
+struct kvc_result fixture_set_first(struct fixture *fixture);
+struct kvc_result fixture_get_first(struct fixture *fixture);
+struct kvc_result fixture_exists_first(struct fixture *fixture);
+/* A set stores the first page anew, and it is there from then on. */
+void fixture_expect_good_again(struct fixture *fixture);
+
+/* For kvc_store_verify(): counts the objects of each status in size_t[KVC_SKIPPED + 1]. */
+int verify_count(void *context, const struct kvc_object_info *info, const struct kvc_result *result,
+		 uint64_t done, uint64_t total);
+
 struct tests {
 	const struct CMUnitTest *tests;
 	size_t count;
