@@ -630,6 +630,7 @@ static struct kvc_packed *packed_new(struct kvc_root *root)
 	atomic_store(&packed->generation, UINT64_MAX);
 	(void)pthread_mutex_init(&packed->arena_lock, NULL);
 	(void)pthread_mutex_init(&packed->changes_lock, NULL);
+	(void)pthread_cond_init(&packed->changes_ended, NULL);
 	(void)pthread_mutex_init(&packed->dropped_lock, NULL);
 	(void)pthread_mutex_init(&packed->keeper_lock, NULL);
 	(void)pthread_cond_init(&packed->keeper_wake, NULL);
@@ -648,6 +649,7 @@ static void packed_free(struct kvc_packed *packed)
 	(void)pthread_cond_destroy(&packed->keeper_wake);
 	(void)pthread_mutex_destroy(&packed->keeper_lock);
 	(void)pthread_mutex_destroy(&packed->dropped_lock);
+	(void)pthread_cond_destroy(&packed->changes_ended);
 	(void)pthread_mutex_destroy(&packed->changes_lock);
 	(void)pthread_mutex_destroy(&packed->arena_lock);
 	free(packed);

@@ -32,27 +32,51 @@ void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *fil
 
 /* ---------------------------------------------------------------- changes */
 
+/* A condition, as ThreadSanitizer of gcc 12 does not see pthread_mutex_clocklock(). */
+static bool changing_begin(struct kvc_packed *packed, uint64_t deadline_ns)
+{
+	const struct timespec until = kvc_timespec(deadline_ns);
+	bool began;
+	int rc = 0;
+
+	pthread_mutex_lock(&packed->changes_lock);
+	while (packed->changing && !rc)
+		rc = pthread_cond_clockwait(&packed->changes_ended, &packed->changes_lock,
+					    CLOCK_MONOTONIC, &until);
+	began = !packed->changing;
+	packed->changing = true;
+	pthread_mutex_unlock(&packed->changes_lock);
+	return began;
+}
+
+static void changing_end(struct kvc_packed *packed)
+{
+	pthread_mutex_lock(&packed->changes_lock);
+	packed->changing = false;
+	pthread_cond_signal(&packed->changes_ended);
+	pthread_mutex_unlock(&packed->changes_lock);
+}
+
 int kvc_packed_changes_begin(struct kvc_packed *packed)
 {
 	const uint64_t deadline_ns = kvc_now_ns() + CHANGES_WAIT_NS;
-	const struct timespec until = kvc_timespec(deadline_ns);
 	int rc;
 
 	if (packed->read_only)
 		return -EROFS;
 	/* Another process may be stopped while it has the lock. */
-	if (pthread_mutex_clocklock(&packed->changes_lock, CLOCK_MONOTONIC, &until))
+	if (!changing_begin(packed, deadline_ns))
 		return -ETIMEDOUT;
 	rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_CHANGES, true, deadline_ns);
 	if (rc)
-		pthread_mutex_unlock(&packed->changes_lock);
+		changing_end(packed);
 	return rc;
 }
 
 void kvc_packed_changes_end(struct kvc_packed *packed)
 {
 	kvc_packed_lock_release(packed->lock, KVC_PACKED_LOCK_CHANGES);
-	pthread_mutex_unlock(&packed->changes_lock);
+	changing_end(packed);
 }
 
 /* ---------------------------------------------------------------- what is used no more */

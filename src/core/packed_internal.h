@@ -94,9 +94,12 @@ struct kvc_packed {
 	atomic_bool broken;  /* a page of shm, or of another map that is not a segment's */
 	atomic_bool damaged; /* a file of a segment or table is not what it should be */
 
-	pthread_mutex_t arena_lock; /* of the list; records are made under changes_lock too */
+	pthread_mutex_t arena_lock; /* of the list; records are made while changing */
 	_Atomic(struct kvc_packed_arena *) arenas;
-	pthread_mutex_t changes_lock;	 /* beside KVC_PACKED_LOCK_CHANGES, which threads share */
+	/* Beside KVC_PACKED_LOCK_CHANGES, which threads share. */
+	bool changing;
+	pthread_mutex_t changes_lock;
+	pthread_cond_t changes_ended;
 	atomic_uint_fast64_t generation; /* of shm, as seen last */
 
 	/* Batches at work, in one of two turns; what was dropped in a turn is unmapped once the
