@@ -235,6 +235,7 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
 	/* A set that was faster than the keeper has made room by itself. */
 	const bool pressed = atomic_exchange_explicit(&arena->pressed, false, memory_order_relaxed);
 	uint64_t free_slots = kvc_packed_hint(&record->free_slots);
+	bool full;
 	int rc;
 
 	if (atomic_load(&record->present) == 0)
@@ -246,7 +247,11 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena)
 	rc = kvc_packed_segment_add(arena);
 	if (rc == 0 || (free_slots >= reserve && !pressed))
 		return;
-	if (rc == -ENOSPC && kvc_packed_take_colder(arena))
+	full = rc == -ENOSPC || rc == -EDQUOT;
+	/* No descriptors, say, or a lock that is held: there may be before a set needs room. */
+	if (!full && !pressed)
+		return;
+	if (full && kvc_packed_take_colder(arena))
 		return;
 	while (free_slots < reserve) {
 		if (kvc_packed_evict(arena, (uint32_t)(reserve - free_slots)) == 0)
