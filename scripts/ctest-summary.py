@@ -18,6 +18,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 TAIL_LINES = 60
+# Of cmocka: a test that went well, and said nothing.
+PASSED_TEST = re.compile(r"^\[ RUN      \] (\S+)\n\[       OK \] \1\n", re.MULTILINE)
 SKIP_LINE = re.compile(r"^\s*SKIP: *(\S.*)$", re.MULTILINE)
 CMOCKA_SKIP = re.compile(r"^\[  SKIPPED \] (\w+)\s*$", re.MULTILINE)
 
@@ -44,7 +46,7 @@ class Summary:
     def fail(self, name, why, output):
         self.failed += 1
         print(f"    FAILED {name}: {why}")
-        for line in output.rstrip().splitlines()[-TAIL_LINES:]:
+        for line in PASSED_TEST.sub("", output).rstrip().splitlines()[-TAIL_LINES:]:
             print(f"    | {line}")
 
     def skip(self, name, reason, output):

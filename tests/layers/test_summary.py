@@ -21,6 +21,9 @@ NOT_RUN = ('<testcase name="{}" status="notrun"><skipped message="Unable to find
 CASES = [
     ("a pass", [PASS.format("a", "fine")], "1 0 0", ""),
     ("a failure shows its output", [FAIL.format("a", "first\nlast words")], "0 1 0", "last words"),
+    ("a failure shows what a crash ended",
+     [FAIL.format("a", "[ RUN      ] t_well\n[       OK ] t_well\n[ RUN      ] t_crash\nSegv")],
+     "0 1 0", "FAILED a: Failed\n    | [ RUN      ] t_crash\n    | Segv"),
     ("a listed skip", [SKIP.format("skippable.x", "SKIP: no loop device")], "0 0 1",
      "no loop device"),
     ("an unlisted skip", [SKIP.format("other", "SKIP: no mood")], "0 1 0", "does not list"),
