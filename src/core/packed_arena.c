@@ -30,6 +30,26 @@ void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *fil
 		       arena->slot_bytes, file, number);
 }
 
+void kvc_packed_arena_remove(struct kvc_packed_arena *arena, const char *file, uint64_t number)
+{
+	char path[256];
+
+	kvc_packed_arena_path(arena, file, number, path);
+	(void)kvc_packed_dir_remove(arena->packed->dir, path);
+}
+
+bool kvc_packed_arena_has(struct kvc_packed_arena *arena, const char *file, uint64_t number)
+{
+	char path[256];
+	int fd, rc;
+
+	kvc_packed_arena_path(arena, file, number, path);
+	rc = kvc_packed_dir_file(arena->packed->dir, path, O_RDONLY, &fd);
+	if (rc == 0)
+		(void)close(fd);
+	return rc != -ENOENT;
+}
+
 /* ---------------------------------------------------------------- changes */
 
 /* A condition, as ThreadSanitizer of gcc 12 does not see pthread_mutex_clocklock(). */

@@ -442,7 +442,16 @@ void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *fil
 void kvc_packed_arenas_free(struct kvc_packed *packed);
 
 /* Files of all segments of that many slots. */
+/* Files of an arena: "hdr", "names", "table", and "seg" where there are folders. */
 uint64_t kvc_packed_segment_file_bytes(const struct kvc_packed_arena *arena);
+
+void kvc_packed_arena_remove(struct kvc_packed_arena *arena, const char *file, uint64_t number);
+/* False: it is certain that it is not there. */
+bool kvc_packed_arena_has(struct kvc_packed_arena *arena, const char *file, uint64_t number);
+
+/* Removes the files of a segment, whose data go first: one without a header is nothing, one without
+ * data has a header still. */
+void kvc_packed_segment_remove(struct kvc_packed_arena *arena, uint32_t number);
 
 /* Of hdr.<n>; file_bytes is to be set. */
 extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;

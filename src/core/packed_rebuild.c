@@ -275,27 +275,10 @@ static bool may_remove(const struct kvc_packed *packed)
 	return !packed->read_only && !packed->private_index;
 }
 
-static void remove_file(struct kvc_packed_arena *arena, const char *file, uint64_t number)
-{
-	char path[256];
-
-	kvc_packed_arena_path(arena, file, number, path);
-	(void)kvc_packed_dir_remove(arena->packed->dir, path);
-}
-
-/* The data first: a segment without its header is nothing, one without data has a header still. */
 static void remove_segment(struct kvc_packed_arena *arena, uint32_t number)
 {
-	struct kvc_root *root = arena->packed->root;
-	char path[256];
-
-	if (!may_remove(arena->packed))
-		return;
-	kvc_packed_arena_path(arena, "seg", number, path);
-	(void)root->backend->module->ops.container_remove(root->handle, path);
-	remove_file(arena, "names", number);
-	kvc_packed_step(arena->packed, "packed.rebuild.removing");
-	remove_file(arena, "hdr", number);
+	if (may_remove(arena->packed))
+		kvc_packed_segment_remove(arena, number);
 }
 
 /* What belongs to no segment: the rest of one, tables, which are made anew. */
@@ -308,9 +291,9 @@ static int remove_stray(void *context, const char *name)
 	if (seg && !numbers_have(&job->numbers, seg))
 		remove_segment(job->arena, seg);
 	if (names && !numbers_have(&job->numbers, names))
-		remove_file(job->arena, "names", names);
+		kvc_packed_arena_remove(job->arena, "names", names);
 	if (table)
-		remove_file(job->arena, "table", table);
+		kvc_packed_arena_remove(job->arena, "table", table);
 	return 0;
 }
 

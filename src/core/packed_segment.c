@@ -121,17 +121,16 @@ static int open_data(struct kvc_packed_segment *segment)
 	return rc;
 }
 
-static void remove_files(struct kvc_packed_arena *arena, uint32_t number)
+void kvc_packed_segment_remove(struct kvc_packed_arena *arena, uint32_t number)
 {
 	const struct kvc_root *root = arena->packed->root;
 	char path[256];
 
 	kvc_packed_arena_path(arena, "seg", number, path);
 	(void)root->backend->module->ops.container_remove(root->handle, path);
-	kvc_packed_arena_path(arena, "names", number, path);
-	(void)kvc_packed_dir_remove(arena->packed->dir, path);
-	kvc_packed_arena_path(arena, "hdr", number, path);
-	(void)kvc_packed_dir_remove(arena->packed->dir, path);
+	kvc_packed_arena_remove(arena, "names", number);
+	kvc_packed_step(arena->packed, "packed.segment.removing");
+	kvc_packed_arena_remove(arena, "hdr", number);
 }
 
 static int segment_open(struct kvc_packed_arena *arena, uint32_t number,
@@ -153,7 +152,8 @@ static int segment_open(struct kvc_packed_arena *arena, uint32_t number,
 	}
 	rc = atomic_load(&segment->hdr->retired) == RETIRED_REMOVED ? -ENOENT : open_data(segment);
 	if (rc == -ENOENT && !arena->packed->read_only)
-		remove_files(arena, number); /* what the one that retired it had no time for */
+		kvc_packed_segment_remove(
+			arena, number); /* what the one that retired it had no time for */
 	if (rc) {
 		kvc_packed_segment_free(segment);
 		return rc;
@@ -302,7 +302,7 @@ static int create_files(struct kvc_packed_arena *arena, uint32_t number)
 	int rc;
 
 	/* What a process left that died here. */
-	remove_files(arena, number);
+	kvc_packed_segment_remove(arena, number);
 	kvc_packed_arena_path(arena, "seg", number, path);
 	rc = ops->container_open(root->handle, path, bytes, &container, &bytes);
 	if (rc)
@@ -318,7 +318,7 @@ static int create_files(struct kvc_packed_arena *arena, uint32_t number)
 		rc = kvc_packed_dir_sync(arena->packed->dir, path);
 	}
 	if (rc)
-		remove_files(arena, number);
+		kvc_packed_segment_remove(arena, number);
 	return rc;
 }
 
@@ -380,7 +380,7 @@ close:
 	(void)arena->packed->root->backend->module->ops.container_close(segment->container);
 	kvc_packed_segment_free(segment);
 remove:
-	remove_files(arena, number);
+	kvc_packed_segment_remove(arena, number);
 	return rc;
 }
 
@@ -456,7 +456,7 @@ static void give_up(struct kvc_packed_segment *segment)
 	atomic_fetch_sub(&arena->record->present, 1);
 	atomic_fetch_sub(&arena->record->free_slots, segment->slots);
 	atomic_fetch_sub(&shm->segment_bytes, kvc_packed_segment_file_bytes(arena));
-	remove_files(arena, segment->number);
+	kvc_packed_segment_remove(arena, segment->number);
 	kvc_packed_step(arena->packed, "packed.retire.removed");
 	atomic_fetch_add(&shm->generation, 1);
 }
@@ -496,18 +496,6 @@ static void forget_lost(struct kvc_packed_segment *segment)
 	kvc_packed_segment_drop(segment);
 }
 
-static bool has_file(struct kvc_packed_segment *segment, const char *file)
-{
-	char path[256];
-	int fd, rc;
-
-	kvc_packed_arena_path(segment->arena, file, segment->number, path);
-	rc = kvc_packed_dir_file(segment->arena->packed->dir, path, O_RDONLY, &fd);
-	if (rc == 0)
-		(void)close(fd);
-	return rc != -ENOENT;
-}
-
 void kvc_packed_arena_check(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
@@ -516,8 +504,9 @@ void kvc_packed_arena_check(struct kvc_packed_arena *arena)
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 
 		if (segment && atomic_load(&segment->hdr->retired) != RETIRED_REMOVED &&
-		    (!has_file(segment, "hdr") ||
-		     (arena->packed->root->attributes.local_path && !has_file(segment, "seg"))))
+		    (!kvc_packed_arena_has(arena, "hdr", n) ||
+		     (arena->packed->root->attributes.local_path &&
+		      !kvc_packed_arena_has(arena, "seg", n))))
 			forget_lost(segment);
 	}
 }
