@@ -460,7 +460,7 @@ static void check_files(struct kvc_packed *packed)
 	if (packed->ticks++ % BEAT_S)
 		return;
 	check_place(packed);
-	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
 		kvc_packed_arena_check(a);
 }
 
@@ -475,6 +475,8 @@ static void keep(struct kvc_packed *packed, bool tick)
 		if (tick) {
 			beat(packed);
 			(void)kvc_packed_recover_dead(packed);
+		kvc_packed_table_finish(a);
+	}
 			sweep_after_deaths(packed);
 			finish_retiring(packed);
 			shrink(packed);

@@ -63,6 +63,7 @@ struct kvc_packed_arena {
 	atomic_uint_fast64_t sweep_after_ns; /* not earlier again: nothing was found */
 	atomic_uint_fast64_t grow_after_ns;
 	atomic_uint_fast64_t colder_after_ns; /* likewise: no other arena is asked */
+	uint32_t finished_epoch;	      /* its table was seen to be finished; the keeper's */
 	atomic_bool pressed; /* a set had to evict: the keeper looks for space elsewhere */
 };
 
@@ -336,6 +337,10 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots);
 
 /* One for an arena that has segments and none; without it nothing is found there. */
 void kvc_packed_table_mend(struct kvc_packed_arena *arena);
+
+/* What a maker left that died after its table was put in force: looks at all headers once more, and
+ * removes the former table. By the keeper only. */
+void kvc_packed_table_finish(struct kvc_packed_arena *arena);
 
 /* ---------------------------------------------------------------- packed_arena.c */
 

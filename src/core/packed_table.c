@@ -405,9 +405,9 @@ static int table_create(struct kvc_packed_arena *arena, uint32_t epoch, uint64_t
 
 	memcpy(header.uuid, packed->shm->uuid, sizeof(header.uuid));
 	kind.file_bytes = sizeof(header) + bucket_count * KVC_PACKED_BUCKET * sizeof(uint64_t);
-	kvc_packed_arena_path(arena, "table", epoch, path);
 	/* One that was begun and never came into force. */
-	(void)kvc_packed_dir_remove(packed->dir, path);
+	kvc_packed_arena_remove(arena, "table", epoch);
+	kvc_packed_arena_path(arena, "table", epoch, path);
 	return kvc_packed_map_create(packed->dir, path, &kind, (uint8_t *)&header);
 }
 
@@ -442,7 +442,6 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 	const uint64_t pages = slots / KVC_PACKED_BUCKET_SLOTS / KVC_PACKED_PAGE_BUCKETS + 1;
 	const uint64_t bucket_count = pages * KVC_PACKED_PAGE_BUCKETS;
 	struct kvc_packed_table *table = NULL;
-	char path[256];
 	int rc;
 
 	if (packed->private_index)
@@ -456,8 +455,7 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 	rc = make_from_headers(arena, table, false);
 	if (rc) {
 		kvc_packed_table_free(table);
-		kvc_packed_arena_path(arena, "table", former + 1, path);
-		(void)kvc_packed_dir_remove(packed->dir, path);
+		kvc_packed_arena_remove(arena, "table", former + 1);
 		return rc;
 	}
 	kvc_packed_step(packed, "packed.table.made");
@@ -469,11 +467,47 @@ int kvc_packed_table_make(struct kvc_packed_arena *arena, uint64_t slots)
 	pthread_mutex_unlock(&arena->lock);
 	kvc_packed_step(packed, "packed.table.published");
 	(void)make_from_headers(arena, table, true); /* all are mapped by now */
-	if (former) {
-		kvc_packed_arena_path(arena, "table", former, path);
-		(void)kvc_packed_dir_remove(packed->dir, path);
-	}
+	/* The former one goes last: it tells that this was not done yet. One before that was left
+	 * by a maker that died here. */
+	if (former > 1)
+		kvc_packed_arena_remove(arena, "table", former - 1);
+	if (former)
+		kvc_packed_arena_remove(arena, "table", former);
 	return 0;
+}
+
+/* With the lock of changes: its maker is dead, or was done meanwhile. */
+static int finish_locked(struct kvc_packed_arena *arena, uint32_t epoch)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	int rc;
+
+	if (!table || table->epoch != epoch)
+		return -EAGAIN;
+	if (!kvc_packed_arena_has(arena, "table", epoch - 1))
+		return 0;
+	rc = make_from_headers(arena, table, true);
+	if (!rc)
+		kvc_packed_arena_remove(arena, "table", epoch - 1);
+	return rc;
+}
+
+void kvc_packed_table_finish(struct kvc_packed_arena *arena)
+{
+	const uint32_t epoch = atomic_load(&arena->record->epoch);
+	int rc = 0;
+
+	if (epoch < 2 || (epoch & KVC_PACKED_NO_TABLE) || arena->finished_epoch == epoch)
+		return;
+	if (kvc_packed_arena_has(arena, "table", epoch - 1)) {
+		rc = kvc_packed_changes_begin(arena->packed);
+		if (rc)
+			return;
+		rc = finish_locked(arena, epoch);
+		kvc_packed_changes_end(arena->packed);
+	}
+	if (!rc)
+		arena->finished_epoch = epoch;
 }
 
 void kvc_packed_table_mend(struct kvc_packed_arena *arena)

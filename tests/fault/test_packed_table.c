@@ -2,6 +2,8 @@
 /* core/packed_table.c: what is found, replaced and lost in the table of an arena. */
 #include "packed.h"
 
+#include <glob.h>
+
 #define CAPACITY "64MiB" /* segments of 1024 slots */
 
 static enum kvc_packed_st st_at(struct kvc_packed_arena *arena, uint64_t ref)
@@ -151,6 +153,84 @@ static void test_full_buckets_lose_the_oldest_group(void **state)
 	must_close(&opened);
 }
 
+/* ---------------------------------------------------------------- a maker that dies */
+
+#define LATE_KEYS 20u
+
+static uint64_t late_key(unsigned i)
+{
+	return 7000 + i;
+}
+
+/* Another process of the root, which stores in the table of before. */
+static void between_steps(void *context, const char *step)
+{
+	struct opened *other = context;
+
+	if (strcmp(step, "packed.table.made") == 0)
+		for (unsigned i = 0; i < LATE_KEYS; i++)
+			(void)put_key(other, arena_of(other, false), late_key(i), false);
+	if (strcmp(step, "packed.table.published") == 0)
+		(void)kill(getpid(), SIGKILL);
+}
+
+static int make_and_die(void *context)
+{
+	struct opened maker = must_open(context, CAPACITY), other = must_open(context, CAPACITY);
+	struct kvc_packed_arena *arena = arena_of(&maker, false);
+
+	maker.packed->step_context = &other;
+	maker.packed->step = between_steps;
+	assert_int_equal(kvc_packed_changes_begin(maker.packed), 0);
+	return kvc_packed_table_make(arena, 4000);
+}
+
+static size_t tables_of(const char *root)
+{
+	char pattern[PATH_BYTES];
+	glob_t found;
+	size_t count;
+
+	text_make(pattern, sizeof(pattern), "%s/" NS_FOLDER "/slots-4096/table.*", root);
+	count = glob(pattern, 0, NULL, &found) ? 0 : found.gl_pathc;
+	globfree(&found);
+	return count;
+}
+
+static size_t late_keys(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed_place place;
+	size_t found = 0;
+
+	for (unsigned i = 0; i < LATE_KEYS; i++)
+		found += has_key(arena, late_key(i), &place);
+	return found;
+}
+
+/* What was stored meanwhile is in neither the new table nor lost. */
+static void test_a_table_that_was_not_finished(void **state)
+{
+	char root[PATH_BYTES];
+	struct kvc_packed_arena *arena;
+	struct opened opened;
+
+	(void)state;
+	text_make(root, sizeof(root), "%s", folder_new("unfinished"));
+	opened = must_open(root, CAPACITY);
+	arena = arena_of(&opened, true);
+	for (uint64_t i = 0; i < 100; i++)
+		assert_int_equal(put_key(&opened, arena, i, false), 0);
+	assert_int_equal(run_child(make_and_die, root), 0);
+	assert_int_equal(late_keys(arena), 0);
+	assert_int_equal(tables_of(root), 2);
+	kvc_packed_table_finish(arena);
+	assert_int_equal(late_keys(arena), LATE_KEYS);
+	assert_int_equal(tables_of(root), 1);
+	kvc_packed_table_finish(arena);
+	assert_int_equal(late_keys(arena), LATE_KEYS);
+	must_close(&opened);
+}
+
 /* ---------------------------------------------------------------- a table that lies */
 
 static uint64_t random_entry(struct chance *chance, unsigned kind)
@@ -221,6 +301,7 @@ int main(void)
 		cmocka_unit_test(test_of_two_the_smaller_stays),
 		cmocka_unit_test(test_growth_keeps_all),
 		cmocka_unit_test(test_full_buckets_lose_the_oldest_group),
+		cmocka_unit_test(test_a_table_that_was_not_finished),
 		cmocka_unit_test(test_a_random_table_is_harmless),
 	};
 
