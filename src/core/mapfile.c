@@ -92,12 +92,15 @@ int kvc_mapfile_check(int fd, const struct kvc_mapfile_kind *kind, uint8_t *head
 	memcpy(&common, header, sizeof(common));
 	if (memcmp(common.magic, kind->magic, sizeof(common.magic)) != 0)
 		return -ENOMSG;
-	if (le16toh(common.major) != kind->major)
-		return -EPROTONOSUPPORT;
-	if ((size_t)n < kind->header_bytes || le32toh(common.header_bytes) != kind->header_bytes)
+	if ((size_t)n < kind->header_bytes)
 		return -EBADMSG;
 	memcpy(&crc, header + crc_at, sizeof(crc));
 	if (le32toh(crc) != kvc_crc32c(header, crc_at))
+		return -EBADMSG;
+	/* The sum is where it is in every major: damage is not taken for another one. */
+	if (le16toh(common.major) != kind->major)
+		return -EPROTONOSUPPORT;
+	if (le32toh(common.header_bytes) != kind->header_bytes)
 		return -EBADMSG;
 	if (le64toh(common.file_bytes) != kind->file_bytes ||
 	    (uint64_t)st.st_size < kind->file_bytes)

@@ -92,12 +92,25 @@ static int shm_create(struct kvc_packed *packed)
 	return rc == -EEXIST ? 0 : rc;
 }
 
+int kvc_packed_refuse_version(const struct kvc_packed *packed, const char *path,
+			      const struct kvc_mapfile_kind *kind, const void *header)
+{
+	struct kvc_mapfile_header common;
+
+	memcpy(&common, header, sizeof(common));
+	return kvc_fail(-EPROTONOSUPPORT, "%s/%s: format version %u, this library reads version %u",
+			packed->root->location, path, common.major, kind->major);
+}
+
 static int shm_map(struct kvc_packed *packed)
 {
 	const unsigned flags = packed->read_only ? KVC_PACKED_MAP_READ_ONLY : 0;
-	int rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, NULL, flags, &packed->broken,
-				     &packed->shm_map);
+	uint8_t header[offsetof(struct kvc_packed_shm, boot_id)];
+	int rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, header, flags,
+				     &packed->broken, &packed->shm_map);
 
+	if (rc == -EPROTONOSUPPORT)
+		return kvc_packed_refuse_version(packed, SHM_NAME, &shm_kind, header);
 	if (rc)
 		return rc;
 	packed->shm = packed->shm_map.memory;
@@ -462,6 +475,8 @@ static void check_files(struct kvc_packed *packed)
 	check_place(packed);
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
 		kvc_packed_arena_check(a);
+		kvc_packed_table_finish(a);
+	}
 }
 
 static void keep(struct kvc_packed *packed, bool tick)
@@ -475,8 +490,6 @@ static void keep(struct kvc_packed *packed, bool tick)
 		if (tick) {
 			beat(packed);
 			(void)kvc_packed_recover_dead(packed);
-		kvc_packed_table_finish(a);
-	}
 			sweep_after_deaths(packed);
 			finish_retiring(packed);
 			shrink(packed);

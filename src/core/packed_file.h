@@ -82,7 +82,7 @@ int kvc_packed_map_create(struct kvc_packed_dir *dir, const char *name,
 /*
  * kvc_packed_map_open - checks header and size and maps it.
  * @kind     file_bytes 0: as the header says (at least as long must the file be)
- * @header   NULL, or gets the header as checked
+ * @header   NULL, or gets the header as checked; with -EPROTONOSUPPORT its common part
  * @broken   NULL, or is set when a page is lost; lives as long as the mapping
  * Errors: -ENOENT, and as kvc_mapfile_check().
  */

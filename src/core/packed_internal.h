@@ -442,14 +442,9 @@ bool kvc_packed_take_colder(struct kvc_packed_arena *arena);
 /* Makes room for a segment of `arena` from another arena that is colder. */
 int kvc_packed_steal(struct kvc_packed_arena *arena);
 
+/* Files of an arena: "hdr", "names", "table", and "seg" where there are folders. */
 void kvc_packed_arena_path(const struct kvc_packed_arena *arena, const char *file, uint64_t number,
 			   char out[256]);
-void kvc_packed_arenas_free(struct kvc_packed *packed);
-
-/* Files of all segments of that many slots. */
-/* Files of an arena: "hdr", "names", "table", and "seg" where there are folders. */
-uint64_t kvc_packed_segment_file_bytes(const struct kvc_packed_arena *arena);
-
 void kvc_packed_arena_remove(struct kvc_packed_arena *arena, const char *file, uint64_t number);
 /* False: it is certain that it is not there. */
 bool kvc_packed_arena_has(struct kvc_packed_arena *arena, const char *file, uint64_t number);
@@ -457,6 +452,11 @@ bool kvc_packed_arena_has(struct kvc_packed_arena *arena, const char *file, uint
 /* Removes the files of a segment, whose data go first: one without a header is nothing, one without
  * data has a header still. */
 void kvc_packed_segment_remove(struct kvc_packed_arena *arena, uint32_t number);
+
+void kvc_packed_arenas_free(struct kvc_packed *packed);
+
+/* Files of all segments of that many slots. */
+uint64_t kvc_packed_segment_file_bytes(const struct kvc_packed_arena *arena);
 
 /* Of hdr.<n>; file_bytes is to be set. */
 extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;
@@ -480,6 +480,10 @@ static inline uint64_t kvc_packed_hint(const _Atomic uint64_t *at)
 
 	return value >> 62 ? 0 : value;
 }
+
+/* Says which version a file is of, that `header` was read from. Returns -EPROTONOSUPPORT. */
+int kvc_packed_refuse_version(const struct kvc_packed *packed, const char *path,
+			      const struct kvc_mapfile_kind *kind, const void *header);
 
 /* Held: changes of arenas, segments and tables are ours alone. */
 int kvc_packed_changes_begin(struct kvc_packed *packed);
@@ -511,7 +515,7 @@ void kvc_packed_machine_id(uint8_t out[32]);
  * kvc_packed_rebuild - after a reboot or damage, with KVC_PACKED_LOCK_USERS exclusive and before
  * any arena has a handle: finds the arenas, keeps what is whole as suspect, frees everything else,
  * makes the tables, counts, and stores packed->boot_id. With read_only or private_index no file is
- * removed.
+ * removed. -EPROTONOSUPPORT: a segment is of another format version; nothing of any was touched.
  */
 int kvc_packed_rebuild(struct kvc_packed *packed);
 

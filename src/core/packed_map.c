@@ -114,6 +114,8 @@ int kvc_packed_map_open(struct kvc_packed_dir *dir, const char *name,
 	if (rc == 0)
 		rc = map_file(fd, actual.file_bytes, flags, kvc_packed_dir_is_memory(dir), broken,
 			      out);
+	if (rc == -EPROTONOSUPPORT && header)
+		memcpy(header, checked, sizeof(struct kvc_mapfile_header));
 	if (rc < 0) {
 		(void)close(fd);
 		return rc;

@@ -64,7 +64,8 @@ static bool is_slot_size(uint64_t bytes)
 	return bytes != 0 && bytes % KVC_BLOCK_BYTES == 0 && bytes <= UINT32_MAX;
 }
 
-/* 0, -EBADMSG: it is no header of that segment of ours; or it cannot be told. */
+/* 0, -EBADMSG: it is no header of that segment of ours; -EPROTONOSUPPORT: another version's, which
+ * was told of; or it cannot be told. */
 static int read_hdr(struct kvc_packed *packed, const char *path, uint64_t slot_bytes,
 		    uint32_t segment, struct found *out)
 {
@@ -73,7 +74,9 @@ static int read_hdr(struct kvc_packed *packed, const char *path, uint64_t slot_b
 	int rc = kvc_packed_map_open(packed->dir, path, &kvc_packed_hdr_kind, (uint8_t *)&hdr,
 				     KVC_PACKED_MAP_READ_ONLY, NULL, &map);
 
-	if (rc == -ENOMSG || rc == -EPROTONOSUPPORT || rc == -ENOENT || rc == -EINVAL)
+	if (rc == -EPROTONOSUPPORT)
+		return kvc_packed_refuse_version(packed, path, &kvc_packed_hdr_kind, &hdr);
+	if (rc == -ENOMSG || rc == -ENOENT || rc == -EINVAL)
 		return -EBADMSG;
 	if (rc)
 		return rc;
@@ -96,10 +99,12 @@ struct finder {
 	struct found found;
 };
 
+/* All are looked at: one of another version must not be taken for damage later. */
 static int try_hdr(void *context, const char *name)
 {
 	struct finder *finder = context;
 	const uint32_t segment = segment_in(name, "hdr.");
+	struct found found;
 	char path[256];
 	int rc;
 
@@ -107,13 +112,15 @@ static int try_hdr(void *context, const char *name)
 		return 0;
 	(void)snprintf(path, sizeof(path), "%s/" SLOTS_FOLDER "%llu/hdr.%u", finder->namespace,
 		       (unsigned long long)finder->slot_bytes, segment);
-	rc = read_hdr(finder->packed, path, finder->slot_bytes, segment, &finder->found);
+	rc = read_hdr(finder->packed, path, finder->slot_bytes, segment, &found);
 	if (rc == -EBADMSG)
 		return 0;
-	if (rc)
+	if (rc && rc != -EPROTONOSUPPORT)
 		return kvc_fail(rc, "%s/%s: %s", finder->packed->root->location, path,
 				strerror(-rc));
-	return 1;
+	if (!rc && finder->found.slots == 0)
+		finder->found = found;
+	return rc;
 }
 
 static struct kvc_packed_record *free_record(struct kvc_packed_shm *shm)

@@ -655,7 +655,8 @@ static void test_an_index_of_another_version_is_refused(void **state)
 		setup.flags = read_only ? KVC_OPEN_READ_ONLY : 0;
 		assert_int_equal(setup_open(&setup, &store), -EPROTONOSUPPORT);
 		assert_null(store);
-		assert_non_null(strstr(kvc_last_error(), fix.setup.roots));
+		assert_non_null(strstr(kvc_last_error(), path));
+		assert_non_null(strstr(kvc_last_error(), "version 2"));
 		assert_true(folder_digest(fix.setup.roots) == digest);
 	}
 	set_major(path, 1);
@@ -684,6 +685,39 @@ static void test_segments_of_another_version_are_left_alone(void **state)
 	assert_int_equal(get_all(&fix), 64);
 	fix_close(&fix);
 	assert_true(file_exists(hdr) && file_exists(seg));
+	set_major(hdr, 1);
+	fix_open(&fix);
+	assert_int_equal(get_all(&fix), 64);
+	fix_close(&fix);
+}
+
+/* After a reboot every header counts: one of another version is not taken for damage. */
+static void test_a_rebuild_refuses_segments_of_another_version(void **state)
+{
+	struct fix fix = { .setup = { .roots = folder_new("reboot"), .layout = "packed" } };
+	struct setup setup = { .plugin = "posix", .roots = fix.setup.roots, .layout = "packed" };
+	char folder[PATH_BYTES], hdr[PATH_BYTES], shm[PATH_BYTES];
+	struct kvc_store *store = NULL;
+	uint64_t digest;
+
+	(void)state;
+	fix_open(&fix);
+	set_all(&fix);
+	arena_folder(&fix, folder);
+	fix_close(&fix);
+	text_make(hdr, sizeof(hdr), "%s/hdr.1", folder);
+	text_make(shm, sizeof(shm), "%s/.kvcellar/packed/root.shm", fix.setup.roots);
+	set_major(hdr, 2);
+	digest = folder_digest(folder);
+	for (int read_only = 0; read_only < 2; read_only++) {
+		file_flip(shm, offsetof(struct kvc_packed_shm, boot_id), 0xff);
+		setup.flags = read_only ? KVC_OPEN_READ_ONLY : 0;
+		assert_int_equal(setup_open(&setup, &store), -EPROTONOSUPPORT);
+		assert_null(store);
+		assert_non_null(strstr(kvc_last_error(), hdr));
+		assert_non_null(strstr(kvc_last_error(), "version 2"));
+		assert_true(folder_digest(folder) == digest);
+	}
 	set_major(hdr, 1);
 	fix_open(&fix);
 	assert_int_equal(get_all(&fix), 64);
@@ -743,6 +777,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_roots_that_can_be_read),
 		cmocka_unit_test(test_an_index_of_another_version_is_refused),
 		cmocka_unit_test(test_segments_of_another_version_are_left_alone),
+		cmocka_unit_test(test_a_rebuild_refuses_segments_of_another_version),
 		cmocka_unit_test(test_roots_with_one_uuid_are_refused),
 		cmocka_unit_test(test_nixl_needs_no_housekeeping),
 	};

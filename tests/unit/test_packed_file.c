@@ -297,13 +297,13 @@ static void check_damage(struct kvc_packed_dir *dir)
 	assert_int_equal(kvc_packed_dir_file(dir, "damaged", O_RDWR, &fd), 0);
 	for (off_t at = 8; at < (off_t)TEST_HEADER; at++) {
 		uint8_t byte, changed;
-		int rc;
 
 		assert_int_equal(pread(fd, &byte, 1, at), 1);
 		changed = byte ^ 0x41;
 		assert_int_equal(pwrite(fd, &changed, 1, at), 1);
-		rc = kvc_packed_map_open(dir, "damaged", &any, NULL, 0, NULL, &map);
-		assert_int_equal(rc, at < 10 ? -EPROTONOSUPPORT : -EBADMSG);
+		/* The major too: the sum tells damage from another version. */
+		assert_int_equal(kvc_packed_map_open(dir, "damaged", &any, NULL, 0, NULL, &map),
+				 -EBADMSG);
 		assert_int_equal(pwrite(fd, &byte, 1, at), 1);
 	}
 	close(fd);

@@ -2,12 +2,14 @@
 /* core/usage.h: own bytes by namespace, shared by threads and processes. */
 #include "counter_helper.h"
 
+#include "core/crc.h"
 #include "core/usage.h"
 
 #include <endian.h>
 #include <pthread.h>
 
-#define FILE_BYTES 139264
+#define FILE_BYTES   139264
+#define HEADER_BYTES 4096
 
 static struct kvc_usage_map *open_usage(const char *name)
 {
@@ -246,7 +248,7 @@ static void read_whole(uint8_t *bytes)
 static void test_damaged_is_made_anew(void **state)
 {
 	static const size_t lengths[] = { 0, 1, 23, 24, 4095, 4096, 8192, FILE_BYTES - 1 };
-	static const size_t flips[] = { 0, 7, 12, 16, 24, 2000, 4091, 4092, 4095 };
+	static const size_t flips[] = { 0, 7, 8, 12, 16, 24, 2000, 4091, 4092, 4095 };
 	static uint8_t sound[FILE_BYTES], bytes[FILE_BYTES];
 	struct kvc_usage_map *usage = open_usage("usage");
 
@@ -279,11 +281,14 @@ static void test_other_major_is_kept(void **state)
 {
 	static uint8_t before[FILE_BYTES], after[FILE_BYTES];
 	struct kvc_usage_map *usage = open_usage("usage");
+	uint32_t crc;
 
 	(void)state;
 	kvc_usage_close(usage);
 	read_whole(before);
 	before[8] = 2;
+	crc = kvc_crc32c(before, HEADER_BYTES - sizeof(crc));
+	memcpy(before + HEADER_BYTES - sizeof(crc), &crc, sizeof(crc));
 	put_file(in_folder("usage"), before, sizeof(before));
 	usage = open_usage("usage");
 	assert_false(kvc_usage_is_shared(usage));
