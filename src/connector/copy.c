@@ -24,9 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPTS       5 /* while another writer replaces the object */
-#define NAMESPACE_TEXT "namespace.json"
-#define TEXT_BYTES     (UINT64_C(1) << 20)
+#define ATTEMPTS   5 /* while another writer replaces the object */
+#define TEXT_BYTES (UINT64_C(1) << 20)
 
 /* An object on its way. */
 struct copy {
@@ -311,8 +310,7 @@ static int prepare_slot(struct copy *copy, struct kvc_request *request)
 	request->lane = copy->lane;
 	request->parent_g = copy->in_slot ? copy->parent_g : 0;
 	request->arena = kvc_packed_arena_get(packed, copy->shape.ns_hash, copy->folder,
-					      copy->shape.stored_bytes - KVC_TRAILER_BYTES, true,
-					      &rc);
+					      kvc_shape_image_bytes(&copy->shape), true, &rc);
 	if (!request->arena)
 		return rc;
 	turn = kvc_packed_enter(packed);
@@ -368,7 +366,7 @@ static bool same_bytes(const struct copy *copy, const uint8_t *other)
 /* 0; 1: the same bytes were there already. */
 static int store_and_compare(struct copy *copy, struct kvc_request *request, uint32_t flags)
 {
-	const uint64_t bytes = copy->shape.stored_bytes - KVC_TRAILER_BYTES;
+	const uint64_t bytes = kvc_shape_image_bytes(&copy->shape);
 	uint32_t set_flags = flags & KVC_COPY_OVERWRITE ? KVC_TRANSFER_OVERWRITE : 0;
 	uint8_t *other = malloc(bytes ? bytes : 1);
 	bool existed = false;
@@ -405,7 +403,7 @@ static void copy_namespace_text(const struct copy *copy, struct kvc_root *target
 	struct kvc_completion found;
 	int64_t bytes;
 
-	(void)snprintf(path, sizeof(path), "%s/" NAMESPACE_TEXT, copy->folder);
+	(void)snprintf(path, sizeof(path), "%s/" KVC_NAMESPACE_FILE, copy->folder);
 	if (copy->nixl || kvc_root_stat(target, path, &found) != -ENOENT)
 		return;
 	text = malloc(TEXT_BYTES + 1);

@@ -72,7 +72,7 @@ static void write_namespace_text(struct kvc_namespace *ns)
 
 	if (kvc_namespace_identity_render(&ns->identity, &text))
 		return;
-	(void)snprintf(path, sizeof(path), "%s/namespace.json", ns->folder);
+	(void)snprintf(path, sizeof(path), "%s/" KVC_NAMESPACE_FILE, ns->folder);
 	for (size_t r = 0; r < store->root_count; r++) {
 		struct kvc_root *root = store->roots[r];
 		struct kvc_completion found;
@@ -354,9 +354,9 @@ struct kvc_packed_arena *kvc_pool_arena(struct kvc_pool *pool, struct kvc_packed
 
 	if (arena && kvc_packed_of(arena) == packed)
 		return arena;
-	arena = kvc_packed_arena_get(
-		packed, pool->ns->identity.hash, pool->ns->identity.id,
-		geometry->objects[object].shape->stored_bytes - KVC_TRAILER_BYTES, create, NULL);
+	arena = kvc_packed_arena_get(packed, pool->ns->identity.hash, pool->ns->identity.id,
+				     kvc_shape_image_bytes(geometry->objects[object].shape), create,
+				     NULL);
 	if (arena)
 		atomic_store_explicit(at, arena, memory_order_release);
 	return arena;
@@ -371,9 +371,8 @@ bool kvc_pool_arena_seen(struct kvc_pool *pool, struct kvc_packed *packed, size_
 				    memory_order_acquire);
 	if (*out && kvc_packed_of(*out) == packed)
 		return true;
-	return kvc_packed_arena_seen(
-		packed, pool->ns->identity.hash, pool->ns->identity.id,
-		geometry->objects[object].shape->stored_bytes - KVC_TRAILER_BYTES, out);
+	return kvc_packed_arena_seen(packed, pool->ns->identity.hash, pool->ns->identity.id,
+				     kvc_shape_image_bytes(geometry->objects[object].shape), out);
 }
 
 int kvc_pool_open(struct kvc_namespace *ns, const struct kvc_pool_params *params,

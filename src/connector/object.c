@@ -491,7 +491,7 @@ static int tell_slot(struct kvc_pool *pool, struct kvc_key key, uint32_t object,
 		     struct kvc_request *request, kvc_object_fn fn, void *context)
 {
 	struct kvc_packed *packed = kvc_root_packed(request->root, false);
-	const uint64_t slot_bytes = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+	const uint64_t slot_bytes = kvc_shape_image_bytes(request->shape);
 	struct kvc_object_info info = {
 		.size = sizeof(info),
 		.ns_id = request->folder,

@@ -22,6 +22,7 @@ enum kvc_naming {
 #define KVC_NAME_BYTES_MAX 255u	 /* of one component of a path */
 
 #define KVC_HOUSEKEEPING_FOLDER ".kvcellar"
+#define KVC_NAMESPACE_FILE	"namespace.json" /* in the folder of a namespace */
 
 static inline uint64_t kvc_block_align(uint64_t bytes)
 {

@@ -142,7 +142,7 @@ static bool build_direct(struct builder *b, const struct kvc_request *request)
 /* Everything in one image; for a write it is filled, and its checksum taken. */
 static int build_bounce(struct builder *b, const struct kvc_request *request, int checksum_kind)
 {
-	const uint64_t bytes = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+	const uint64_t bytes = kvc_shape_image_bytes(request->shape);
 	struct kvc_slot *slot = b->slot;
 	const int rc = kvc_slot_bounce(slot, bytes);
 
@@ -166,8 +166,7 @@ static int build_bounce(struct builder *b, const struct kvc_request *request, in
 void kvc_ranges_release(struct kvc_slot *slot)
 {
 	if (slot->uses_bounce)
-		slot->queue->bounce_in_use -=
-			slot->request->shape->stored_bytes - KVC_TRAILER_BYTES;
+		slot->queue->bounce_in_use -= kvc_shape_image_bytes(slot->request->shape);
 	slot->uses_bounce = false;
 }
 

@@ -8,6 +8,8 @@
 #ifndef KVC_CORE_SHAPE_H
 #define KVC_CORE_SHAPE_H
 
+#include "core/format.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,5 +43,11 @@ struct kvc_shape {
 	struct kvc_shape_part parts[KVC_SHAPE_PARTS_MAX];
 	struct kvc_series series[KVC_SHAPE_SERIES_MAX];
 };
+
+/* The padded parts: what a slot holds. */
+static inline uint64_t kvc_shape_image_bytes(const struct kvc_shape *shape)
+{
+	return shape->stored_bytes - KVC_TRAILER_BYTES;
+}
 
 #endif

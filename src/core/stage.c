@@ -111,7 +111,7 @@ static bool moves_bytes(const struct kvc_request *request)
 
 static uint64_t image_bytes(const struct kvc_request *request)
 {
-	return moves_bytes(request) ? request->shape->stored_bytes - KVC_TRAILER_BYTES : 0;
+	return moves_bytes(request) ? kvc_shape_image_bytes(request->shape) : 0;
 }
 
 /* How many requests of the list make a portion, at least one. */

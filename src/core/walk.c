@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAMESPACE_TEXT	"namespace.json"
 #define VERIFY_ATTEMPTS 5
 
 /* ---------------------------------------------------------------- walking */
@@ -59,7 +58,7 @@ static bool take_apart(const struct walk *walk, struct kvc_walk_entry *to, const
 			return false;
 		at += 3;
 	}
-	if (!*at || strchr(at, '/') || (!walk->nixl && strcmp(at, NAMESPACE_TEXT) == 0))
+	if (!*at || strchr(at, '/') || (!walk->nixl && strcmp(at, KVC_NAMESPACE_FILE) == 0))
 		return false;
 	to->name = at;
 	return true;
@@ -694,13 +693,13 @@ static int found_one(void *context, const struct kvc_walk_entry *entry)
 static bool clear_rest(struct kvc_root *root, const char *id, bool dry_run)
 {
 	struct kvc_packed *packed = kvc_root_packed(root, false);
-	char path[NAME_MAX + sizeof("/" NAMESPACE_TEXT)];
+	char path[NAME_MAX + sizeof("/" KVC_NAMESPACE_FILE)];
 	struct kvc_completion found;
 	bool described;
 
 	if (!kvc_folder_is_namespace(id) || strlen(id) > NAME_MAX)
 		return false;
-	(void)snprintf(path, sizeof(path), "%s/" NAMESPACE_TEXT, id);
+	(void)snprintf(path, sizeof(path), "%s/" KVC_NAMESPACE_FILE, id);
 	described = kvc_root_stat(root, path, &found) == 0;
 	if (!dry_run && packed)
 		(void)kvc_packed_release(packed, id);

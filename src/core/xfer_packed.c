@@ -112,7 +112,7 @@ static struct kvc_result judge_slot(struct kvc_slot *slot, const struct kvc_comp
 
 	if (!kvc_packed_is_same(place))
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_RECYCLED, 0);
-	if ((uint64_t)c->result < request->shape->stored_bytes - KVC_TRAILER_BYTES)
+	if ((uint64_t)c->result < kvc_shape_image_bytes(request->shape))
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_SHORT, 0);
 	if (place->checksum_kind >= KVC_CHECKSUM_CALLER)
 		return kvc_result_make(KVC_MISS, KVC_CAUSE_VERSION, 0);
@@ -186,7 +186,7 @@ void kvc_session_slot_written(struct kvc_session *s, struct kvc_slot *slot,
 {
 	struct kvc_request *request = slot->request;
 	const struct kvc_settings *settings = request->root->store->settings;
-	const uint64_t want = request->shape->stored_bytes - KVC_TRAILER_BYTES;
+	const uint64_t want = kvc_shape_image_bytes(request->shape);
 
 	if (c->result < 0 ||
 	    (request->step == KVC_STEP_SLOT_WRITE && (uint64_t)c->result != want)) {
