@@ -32,7 +32,8 @@
 #define QUARANTINE_NS	  (UINT64_C(60) * 1000000000)
 #define TICK_NS		  (UINT64_C(1) * 1000000000)
 #define BEAT_S		  10
-#define FOREIGN_S	  60 /* without a heartbeat another host is taken for gone */
+#define SWEEP_PAUSE_MAX	  64u /* ticks */
+#define FOREIGN_S	  60  /* without a heartbeat another host is taken for gone */
 
 static const struct kvc_mapfile_kind shm_kind = {
 	.magic = { 'K', 'V', 'C', 'P', 'K', 'R', '\r', '\n' },
@@ -180,17 +181,22 @@ static void beat(struct kvc_packed *packed)
 	kvc_packed_lock_touch(packed->lock);
 }
 
-/* Once for the deaths since the last time, of all of them: a bit may have been taken, or a
- * counter not yet changed, by one whose intent does not tell. */
+/* After deaths since the last time, for all of them: a bit may have been taken, or a counter not yet
+ * changed, by one whose intent does not tell. Again when others were at work, ever more seldom. */
 static void sweep_after_deaths(struct kvc_packed *packed)
 {
 	const uint64_t deaths = atomic_load(&packed->shm->deaths);
 	uint64_t swept = atomic_load(&packed->shm->swept);
+	bool all_counted = true;
 
-	if (swept == deaths || !atomic_compare_exchange_strong(&packed->shm->swept, &swept, deaths))
+	if (swept == deaths || packed->ticks < packed->sweep_at)
 		return;
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
-		(void)kvc_packed_sweep(a);
+		all_counted &= kvc_packed_arena_recount(a);
+	if (all_counted)
+		(void)atomic_compare_exchange_strong(&packed->shm->swept, &swept, deaths);
+	packed->sweep_pause = all_counted ? 0 : 1 + 2 * packed->sweep_pause % SWEEP_PAUSE_MAX;
+	packed->sweep_at = packed->ticks + packed->sweep_pause;
 }
 
 /* Segments and bytes as they are: counters may be off by what a process did not live to count. */
@@ -207,7 +213,7 @@ static void recount_files(struct kvc_packed *packed)
 			present += kvc_packed_segment(a, n) != NULL;
 		/* What went with a file was counted with those that stay. */
 		if (atomic_exchange(&a->record->present, present) != present)
-			(void)kvc_packed_sweep(a);
+			(void)kvc_packed_arena_recount(a);
 		bytes += present * kvc_packed_segment_file_bytes(a);
 	}
 	atomic_store(&packed->shm->segment_bytes, bytes);
@@ -446,7 +452,7 @@ static void shrink(struct kvc_packed *packed)
 static void finish_retiring(struct kvc_packed *packed)
 {
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
-		kvc_packed_arena_finish(a);
+		(void)kvc_packed_arena_finish(a);
 }
 
 /* The folder was moved away, and another may have its place: who opens the root now finds that. */

@@ -203,6 +203,7 @@ static int arena_add(struct kvc_packed *packed, uint32_t index)
 	arena->slot_bytes = record->slot_bytes;
 	arena->ns_hash = record->ns_hash;
 	(void)pthread_mutex_init(&arena->lock, NULL);
+	(void)pthread_mutex_init(&arena->room_lock, NULL);
 	arena->next = atomic_load(&packed->arenas);
 	atomic_store_explicit(&packed->arenas, arena, memory_order_release);
 	return 0;
@@ -368,6 +369,7 @@ void kvc_packed_arenas_free(struct kvc_packed *packed)
 
 		for (uint32_t c = 0; c < KVC_PACKED_CHUNKS; c++)
 			free((void *)atomic_load(&arena->chunks[c]));
+		(void)pthread_mutex_destroy(&arena->room_lock);
 		(void)pthread_mutex_destroy(&arena->lock);
 		free(arena);
 		arena = next;

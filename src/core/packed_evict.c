@@ -4,14 +4,20 @@
  * slots at random: no list has to be kept in order by those who only read.
  */
 #include "core/packed_internal.h"
+
+#include "core/clock.h"
 #include "core/stats.h"
 #include "core/store.h"
+
+#include <time.h>
 
 #define SAMPLES	    32u
 #define OLDEST	    4u /* of the samples, whose groups are looked at */
 #define VICTIMS	    2u /* of one sample */
 #define RESERVE_MIN 64u
 #define EVICT_TRIES 8u /* without success */
+
+#define RECOUNT_PAUSE_NS (UINT64_C(10) * 1000000)
 
 uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena)
 {
@@ -250,42 +256,98 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 
 /* ---------------------------------------------------------------- sweep */
 
+/* What a look at all slots of an arena has found. */
+struct look {
+	uint64_t free_slots; /* usable ones */
+	uint64_t of_no_use;  /* free in segments that are to go: they count until these are gone */
+	uint64_t live;
+	uint64_t states; /* a sum that changes with every slot */
+};
+
 /* One segment: a bit for each slot that is FREE and has none. A slot whose bit was taken just now
  * gets it back too: its claim then finds the bit again, or two find it and one of them wins. */
-static void sweep_segment(struct kvc_packed_segment *segment, uint64_t *free_slots, uint64_t *live)
+static void look_at(struct kvc_packed_segment *segment, bool mend, struct look *look)
 {
+	uint64_t free_slots = 0;
+
 	for (uint32_t s = 0; s < segment->slots; s++) {
 		const uint64_t state =
 			atomic_load_explicit(&segment->headers[s].state, memory_order_relaxed);
 
+		look->states += state * (2 * (uint64_t)s + 1);
 		if (kvc_packed_st(state) == KVC_PACKED_LIVE)
-			(*live)++;
+			look->live++;
 		if (kvc_packed_st(state) != KVC_PACKED_FREE)
 			continue;
-		(*free_slots)++;
-		if (!(atomic_load_explicit(&segment->bitmap[s / 64], memory_order_relaxed) &
-		      UINT64_C(1) << s % 64))
+		free_slots++;
+		if (mend && !(atomic_load_explicit(&segment->bitmap[s / 64], memory_order_relaxed) &
+			      UINT64_C(1) << s % 64))
 			(void)kvc_packed_give_bit(segment, s);
 	}
+	if (kvc_packed_usable(segment))
+		look->free_slots += free_slots;
+	else
+		look->of_no_use += free_slots;
+}
+
+static struct look look_at_all(struct kvc_packed_arena *arena, bool mend)
+{
+	const uint32_t segments = atomic_load(&arena->record->segments);
+	struct look look = { .free_slots = 0 };
+
+	for (uint32_t n = 1; n <= segments; n++) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+
+		if (segment && !atomic_load(&segment->broken) &&
+		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
+			look_at(segment, mend, &look);
+	}
+	return look;
 }
 
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
 {
-	const uint32_t segments = atomic_load(&arena->record->segments);
-	uint64_t free_slots = 0, live = 0, of_no_use = 0;
+	return look_at_all(arena, true).free_slots;
+}
 
-	for (uint32_t n = 1; n <= segments; n++) {
-		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
-		const uint64_t before = free_slots;
+/* How far the counts are off. */
+struct drift {
+	uint64_t free_slots;
+	uint64_t live;
+};
 
-		/* Those of one that is to go count until it is gone. */
-		if (segment && !atomic_load(&segment->broken) &&
-		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
-			sweep_segment(segment, &free_slots, &live);
-		if (!kvc_packed_usable(segment))
-			of_no_use += free_slots - before;
-	}
-	atomic_store_explicit(&arena->record->free_slots, free_slots, memory_order_relaxed);
-	atomic_store_explicit(&arena->record->live_slots, live, memory_order_relaxed);
-	return free_slots - of_no_use;
+/* False: others claim and end slots just now, which spoils it. */
+static bool measure(struct kvc_packed_arena *arena, struct drift *out)
+{
+	const struct kvc_packed_record *record = arena->record;
+	const uint64_t free_slots = atomic_load(&record->free_slots);
+	const uint64_t live = atomic_load(&record->live_slots);
+	const struct look look = look_at_all(arena, true);
+
+	*out = (struct drift){
+		.free_slots = free_slots - look.free_slots - look.of_no_use,
+		.live = live - look.live,
+	};
+	return look_at_all(arena, false).states == look.states &&
+	       atomic_load(&record->free_slots) == free_slots &&
+	       atomic_load(&record->live_slots) == live;
+}
+
+/* Twice: somebody may be between a state and its count. */
+bool kvc_packed_arena_recount(struct kvc_packed_arena *arena)
+{
+	const struct timespec pause = kvc_timespec(RECOUNT_PAUSE_NS);
+	struct drift first, second;
+
+	if (!measure(arena, &first))
+		return false;
+	if (first.free_slots == 0 && first.live == 0)
+		return true;
+	(void)nanosleep(&pause, NULL);
+	if (!measure(arena, &second) || first.free_slots != second.free_slots ||
+	    first.live != second.live)
+		return false;
+	atomic_fetch_sub(&arena->record->free_slots, first.free_slots);
+	atomic_fetch_sub(&arena->record->live_slots, first.live);
+	return true;
 }

@@ -60,7 +60,11 @@ struct kvc_packed_arena {
 	/* number -> segment; NULL: not mapped yet; KVC_PACKED_MISSING: it is gone. */
 	_Atomic(_Atomic(struct kvc_packed_segment *) *) chunks[KVC_PACKED_CHUNKS];
 	_Atomic(struct kvc_packed_table *) table;
-	atomic_uint_fast64_t sweep_after_ns; /* not earlier again: nothing was found */
+	/* One thread at a time searches for room, for all that found none. */
+	pthread_mutex_t room_lock;
+	atomic_uint rooms_found;
+	uint64_t search_after_ns; /* not earlier again: nothing was found, for this reason */
+	int search_error;
 	atomic_uint_fast64_t grow_after_ns;
 	atomic_uint_fast64_t colder_after_ns; /* likewise: no other arena is asked */
 	uint32_t finished_epoch;	      /* its table was seen to be finished; the keeper's */
@@ -114,7 +118,9 @@ struct kvc_packed {
 	pthread_t keeper;
 	bool keeper_runs;
 	bool keeper_ended;
-	uint32_t ticks; /* of the keeper */
+	uint32_t ticks;	      /* of the keeper */
+	uint32_t sweep_at;    /* the tick when it sweeps next, if there is a reason */
+	uint32_t sweep_pause; /* ticks; grows while others are at work */
 	bool stop;
 	atomic_bool kicked;
 	pthread_mutex_t keeper_lock;
@@ -251,8 +257,12 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
 /* Ends what a group has in the arenas of its namespace. Returns how many slots. */
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
 
-/* The bitmap and the counts of the arena by the states. Returns the free slots that were found. */
+/* The bitmap of the arena by the states. Returns the free slots that were found. */
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);
+
+/* The same, and the counts of its slots. False: they could not be counted, as others changed them
+ * all the time. */
+bool kvc_packed_arena_recount(struct kvc_packed_arena *arena);
 
 /* Free slots that eviction keeps: 1% of the arena's, at least 64 where that is no more than
  * 1/16. */
@@ -439,7 +449,8 @@ bool kvc_packed_arena_broken(struct kvc_packed_arena *arena);
  * true when `arena` has one more. Asks seldom when there is none. */
 bool kvc_packed_take_colder(struct kvc_packed_arena *arena);
 
-/* Makes room for a segment of `arena` from another arena that is colder. */
+/* Makes room for a segment of `arena` from another arena that is colder. -ENOSPC: there is none;
+ * -EBUSY: not at the moment, as all that could go are being written or read. */
 int kvc_packed_steal(struct kvc_packed_arena *arena);
 
 /* Files of an arena: "hdr", "names", "table", and "seg" where there are folders. */
@@ -464,8 +475,9 @@ extern const struct kvc_mapfile_kind kvc_packed_hdr_kind;
 /* Evicts and adds ahead of need; one turn of the keeper. */
 void kvc_packed_arena_keep(struct kvc_packed_arena *arena);
 
-/* Goes on with segments that were marked when slots of theirs were busy, or by one that died. */
-void kvc_packed_arena_finish(struct kvc_packed_arena *arena);
+/* Goes on with segments that were marked when slots of theirs were busy, or by one that died.
+ * Returns how many are busy still. */
+uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena);
 
 /* Notices segments whose files were removed by others. */
 void kvc_packed_arena_check(struct kvc_packed_arena *arena);

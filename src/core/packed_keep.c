@@ -17,7 +17,7 @@
 
 #define RETIRED_MARKED	 KVC_PACKED_RETIRED_MARKED
 #define RETIRED_REMOVED	 KVC_PACKED_RETIRED_REMOVED
-#define BUSY_MAX	 4 /* busy segments that one look for room may meet */
+#define BUSY_MAX	 4 /* segments that are to go and wait for their last users */
 #define AGE_SAMPLES	 32u
 #define SEGMENTS_AT_ONCE 128u
 /* Another process does not let go of its lock. */
@@ -145,31 +145,42 @@ static bool could_fit(struct kvc_packed_arena *arena)
 	       packed->floor_bytes + bytes;
 }
 
+/* Goes on with what was begun; returns how many segments are still busy. */
+static uint32_t finish_all(struct kvc_packed *packed)
+{
+	uint32_t left = 0;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		left += kvc_packed_arena_finish(a);
+	return left;
+}
+
 int kvc_packed_steal(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;
-	int busy = 0;
 
 	if (!could_fit(arena))
 		return -ENOSPC;
 
 	/* Until there is room: segments of other arenas may be smaller. */
 	for (int attempt = 0; attempt < 64; attempt++) {
+		const uint32_t busy = finish_all(packed);
 		struct kvc_packed_segment *segment;
 		/* What else is in the way is not mended by it: descriptors, say. */
 		int rc = kvc_packed_segment_add(arena);
 
 		if (rc != -ENOSPC)
 			return rc;
+		/* These will do, once they are done with; no more need to go for it. */
+		if (busy >= BUSY_MAX)
+			return -EBUSY;
 		kvc_packed_refresh(packed);
 		segment = coldest_but(packed, arena, UINT64_MAX);
 		if (!segment)
-			return -ENOSPC;
+			return busy ? -EBUSY : -ENOSPC;
 		rc = kvc_packed_segment_retire(segment);
-		if (rc == -EBUSY && ++busy < BUSY_MAX)
-			continue; /* another one, then */
-		if (rc)
-			return rc == -EBUSY ? -ENOSPC : rc;
+		if (rc && rc != -EBUSY)
+			return rc;
 	}
 	return -ENOSPC;
 }

@@ -17,7 +17,7 @@
 
 #define RETIRED_MARKED	KVC_PACKED_RETIRED_MARKED
 #define RETIRED_REMOVED KVC_PACKED_RETIRED_REMOVED
-#define BUSY_NS		(UINT64_C(100) * 1000000)
+#define BUSY_NS		(UINT64_C(100) * 1000000) /* until it is looked at for its age again */
 #define NAMES_OFFSET	4096u
 
 struct kvc_packed_segment kvc_packed_missing;
@@ -528,14 +528,16 @@ int kvc_packed_segment_retire(struct kvc_packed_segment *segment)
 	return rc;
 }
 
-void kvc_packed_arena_finish(struct kvc_packed_arena *arena)
+uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
+	uint32_t left = 0;
 
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 
 		if (segment && atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
-			(void)kvc_packed_segment_retire(segment);
+			left += kvc_packed_segment_retire(segment) == -EBUSY;
 	}
+	return left;
 }

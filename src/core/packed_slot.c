@@ -26,6 +26,7 @@
 #define CLAIM_ATTEMPTS 64
 #define EVICT_AT_ONCE  8u
 #define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
+#define BUSY_NS	       (UINT64_C(1) * 1000000)	 /* likewise, as all was in use */
 #define STUCK_NS       (UINT64_C(10) * 1000000000)
 #define TOUCH_PART     64u
 
@@ -300,16 +301,18 @@ static bool take_from(struct kvc_packed_segment *segment, uint32_t from, uint32_
 /*
  * A free bit, first in first out as far as it goes: the search goes on where the last one ended,
  * through all segments, so that a slot is used again as late as possible. cursor: segment (32) |
- * word (32); several processes may set it back a little.
+ * word (32); several processes may set it back a little. trust_count: of free slots, which may be too
+ * low after a death.
  */
-static struct kvc_packed_segment *take_bit(struct kvc_packed_arena *arena, uint32_t *out_slot)
+static struct kvc_packed_segment *take_bit(struct kvc_packed_arena *arena, bool trust_count,
+					   uint32_t *out_slot)
 {
 	struct kvc_packed_record *record = arena->record;
 	const uint32_t segments = atomic_load_explicit(&record->segments, memory_order_acquire);
 	const uint64_t cursor = atomic_load_explicit(&record->cursor, memory_order_relaxed);
 	uint32_t number = (uint32_t)(cursor >> 32), word = (uint32_t)cursor;
 
-	if (kvc_packed_hint(&record->free_slots) == 0)
+	if (trust_count && kvc_packed_hint(&record->free_slots) == 0)
 		return NULL;
 	if (number == 0 || number > segments)
 		number = 1, word = 0;
@@ -367,17 +370,48 @@ static bool claim_slot(struct kvc_packed_arena *arena, struct kvc_packed_segment
 	return true;
 }
 
-/* True once per pause: others leave it at what the first one found. */
-static bool is_due(atomic_uint_fast64_t *after_ns)
+/* What dead processes left, a sweep, a segment of another arena. */
+static int search(struct kvc_packed_arena *arena)
 {
-	const uint64_t now_ns = kvc_now_ns();
-	uint_fast64_t due = atomic_load_explicit(after_ns, memory_order_relaxed);
-
-	return now_ns >= due && atomic_compare_exchange_strong(after_ns, &due, now_ns + CALM_NS);
+	if (kvc_packed_recover_dead(arena->packed) > 0 || kvc_packed_sweep(arena) > 0)
+		return 0;
+	return kvc_packed_steal(arena);
 }
 
-/* No bit was found: a new segment, an eviction, what dead processes left, a sweep, a segment of
- * another arena, in the order of what they cost. */
+/* With its lock: what nobody searched for since. */
+static int search_now(struct kvc_packed_arena *arena)
+{
+	int rc;
+
+	if (kvc_now_ns() < arena->search_after_ns)
+		return arena->search_error;
+	rc = search(arena);
+	if (rc == 0) {
+		atomic_fetch_add(&arena->rooms_found, 1);
+		return 0;
+	}
+	arena->search_error = rc;
+	arena->search_after_ns = kvc_now_ns() + (rc == -EBUSY	  ? BUSY_NS :
+						 rc == -ETIMEDOUT ? STUCK_NS :
+								    CALM_NS);
+	return rc;
+}
+
+/* Others wait for the one that searches, and try again with what it found. */
+static int search_for_all(struct kvc_packed_arena *arena)
+{
+	const unsigned seen = atomic_load(&arena->rooms_found);
+	int rc = 0;
+
+	pthread_mutex_lock(&arena->room_lock);
+	if (atomic_load(&arena->rooms_found) == seen)
+		rc = search_now(arena);
+	pthread_mutex_unlock(&arena->room_lock);
+	return rc;
+}
+
+/* No bit was found: a new segment, an eviction, or what a search brings, in the order of what they
+ * cost. */
 static int make_room(struct kvc_packed_arena *arena)
 {
 	int rc;
@@ -399,15 +433,7 @@ static int make_room(struct kvc_packed_arena *arena)
 		kvc_packed_kick(arena->packed);
 		return 0;
 	}
-	if (!is_due(&arena->sweep_after_ns))
-		return -ENOSPC;
-	if (kvc_packed_recover_dead(arena->packed) > 0 || kvc_packed_sweep(arena) > 0)
-		return 0;
-	rc = kvc_packed_steal(arena);
-	/* A batch may want more of them at once. */
-	if (!rc)
-		atomic_store_explicit(&arena->sweep_after_ns, 0, memory_order_relaxed);
-	return rc;
+	return search_for_all(arena);
 }
 
 /* Once, before the first set: it would else store anew what a dead process has published and not
@@ -424,7 +450,7 @@ int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc
 	look_for_dead(arena->packed);
 	for (int attempt = 0; attempt < CLAIM_ATTEMPTS; attempt++) {
 		uint32_t number = 0;
-		struct kvc_packed_segment *segment = take_bit(arena, &number);
+		struct kvc_packed_segment *segment = take_bit(arena, attempt == 0, &number);
 
 		if (!segment) {
 			const int rc = make_room(arena);

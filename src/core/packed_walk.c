@@ -377,7 +377,7 @@ void kvc_packed_recount(struct kvc_packed *packed)
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
 		const uint32_t turn = kvc_packed_enter(packed);
 
-		(void)kvc_packed_sweep(a);
+		(void)kvc_packed_arena_recount(a);
 		kvc_packed_leave(packed, turn);
 	}
 }

@@ -339,7 +339,7 @@ bool kvc_session_read_again(struct kvc_session *s, struct kvc_slot *slot, struct
 
 void kvc_session_begin(struct kvc_session *s, uint64_t now_ns)
 {
-	for (uint32_t begun = 0; s->todo && begun < BEGIN_AT_ONCE;) {
+	for (uint32_t begun = 0; s->todo && !s->parked && begun < BEGIN_AT_ONCE;) {
 		struct kvc_request *request = s->todo;
 		struct kvc_slot *slot;
 		int length;
@@ -613,6 +613,7 @@ void kvc_session_complete(struct kvc_session *s, struct kvc_completion *c)
 		return;
 	}
 	slot->in_flight = false;
+	s->parked = false;
 	s->queue->in_flight--;
 	s->queue->moving -= kvc_session_moves(slot);
 	s->queue->unhashed -= is_unhashed(slot);

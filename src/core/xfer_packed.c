@@ -13,6 +13,8 @@
 
 #include <errno.h>
 
+#define PAUSES_MAX 200u /* of a millisecond, in one call */
+
 void kvc_session_enter_index(struct kvc_session *s, struct kvc_request *list)
 {
 	struct kvc_packed_arena *arena = NULL;
@@ -74,12 +76,26 @@ bool kvc_session_decided_by_index(struct kvc_request *request)
 /* Nothing could be claimed: who has the space? */
 static struct kvc_result full(struct kvc_packed_arena *arena, int error)
 {
-	if (error != -ENOSPC)
+	if (error != -ENOSPC && error != -EBUSY)
 		return kvc_result_of_errno(-error);
 	return kvc_result_make(KVC_FULL,
 			       arena && kvc_packed_is_over_capacity(arena) ? KVC_CAUSE_CAPACITY :
 									     KVC_CAUSE_NO_SPACE,
 			       ENOSPC);
+}
+
+/* Whether there may be a slot in a moment: when the sets of this call that are under way are done,
+ * their pages can be evicted for the next; so can those of other threads. */
+static bool may_wait(struct kvc_session *s, int error)
+{
+	if (error != -ENOSPC && error != -EBUSY)
+		return false;
+	if (s->queue->in_flight || s->ready)
+		return true;
+	if (error == -ENOSPC || s->pauses == PAUSES_MAX)
+		return false;
+	s->pauses++;
+	return true;
 }
 
 void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
@@ -93,12 +109,17 @@ void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
 	if (request->op == KVC_SET)
 		rc = request->arena ? kvc_packed_claim(request->arena, intent, &request->place) :
 				      -ENOSPC;
-	if (rc) {
+	if (rc && !may_wait(s, rc)) {
 		kvc_session_finish(request, full(request->arena, rc));
 		kvc_session_give_slot(s, slot);
-		return;
+	} else if (rc) {
+		kvc_session_give_slot(s, slot);
+		request->next = s->todo;
+		s->todo = request;
+		s->parked = true;
+	} else {
+		kvc_session_begin_step(s, slot);
 	}
-	kvc_session_begin_step(s, slot);
 }
 
 /* GET 4 and 5. */

@@ -16,6 +16,8 @@
 #define SUSPECT_NS	(250 * UINT64_C(1000000))
 #define SLICE_NS	(100 * UINT64_C(1000000))
 #define SHARED_SLICE_NS (200 * UINT64_C(1000))
+#define REFUSED_NS	(50 * UINT64_C(1000))
+#define PARKED_NS	(1000 * UINT64_C(1000))
 #define STAGED_SLICE_NS (500 * UINT64_C(1000))
 
 static bool active(const struct kvc_session *s)
@@ -43,22 +45,23 @@ static uint32_t step(struct kvc_session *s, uint64_t wait_ns)
 	uint64_t now_ns = kvc_now_ns();
 	int count;
 
+	if (s->queue->in_flight == 0)
+		s->parked = false;
 	kvc_session_begin(s, now_ns);
 	expire(s, now_ns);
 	kvc_session_submit(s);
 	if (s->queue->in_flight == 0) {
-		if (s->ready && wait_ns) {
-			/* Refused although nothing is in flight: ask again in a moment. */
-			const struct timespec pause = kvc_timespec(50000);
+		/* Refused although nothing is in flight: ask again in a moment. */
+		const struct timespec pause = kvc_timespec(s->parked ? PARKED_NS : REFUSED_NS);
 
+		if ((s->ready || s->parked) && wait_ns)
 			(void)nanosleep(&pause, NULL);
-		}
 		return 0;
 	}
 	if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)
 		wait_ns = s->deadline_ns - now_ns;
 	/* More could be begun: only look. */
-	if (s->todo && s->queue->free && !s->ready &&
+	if (s->todo && s->queue->free && !s->ready && !s->parked &&
 	    s->queue->bounce_in_use < KVC_SESSION_BOUNCE_BYTES)
 		wait_ns = 0;
 	/* A checksum instead of waiting. */
@@ -157,7 +160,7 @@ static void wait_any(struct kvc_session *sessions, size_t count)
 
 		if (!active(s))
 			continue;
-		fd = s->waited && !s->ready ?
+		fd = s->waited && !s->ready && !s->parked ?
 			     s->queue->root->backend->module->ops.event_fd(s->queue->handle) :
 			     -1;
 		if (now_ns < s->deadline_ns && wait_ns > s->deadline_ns - now_ns)

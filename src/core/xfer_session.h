@@ -34,6 +34,8 @@ struct kvc_session {
 	uint64_t late_ns; /* how long after the deadline I/O came back, at most */
 	bool ended;	  /* it has been looked at after its end */
 	bool waited;	  /* poll() has returned 0: event_fd may be waited on */
+	bool parked;	  /* the next request found no slot: something has to end first */
+	uint32_t pauses;  /* that were made as nothing of this session could end */
 };
 
 /* ---------------------------------------------------------------- core/xfer.c */

@@ -270,7 +270,8 @@ static void place_is_taken(bool other_stays)
 	}
 	for (unsigned round = 0; round < 3; round++) {
 		pages_fill_keys(&ours.pages, keys.keys, BATCH);
-		batch_at(ours.store, &ours.pages, KVC_SET, keys.keys, NULL, BATCH, 0, 5000, results);
+		batch_at(ours.store, &ours.pages, KVC_SET, keys.keys, NULL, BATCH, 0, 5000,
+			 results);
 		assert_int_equal(count_status(results, BATCH, KVC_TIMEOUT), 0);
 		(void)printf("a set while another root has the place: %s, %s, errno %d\n",
 			     kvc_status_name(results[0].status), kvc_cause_name(results[0].cause),

@@ -124,7 +124,7 @@ static uint64_t claim_all(struct opened *opened, struct kvc_packed_arena *arena)
 
 	assert_non_null(places);
 	atomic_store(&arena->grow_after_ns, 0);
-	atomic_store(&arena->sweep_after_ns, 0);
+	arena->search_after_ns = 0;
 	while (count < KVC_PACKED_INTENTS && kvc_packed_claim(arena, count, &places[count]) == 0)
 		count++;
 	assert_in_range(count, 1, KVC_PACKED_INTENTS - 1);

@@ -6,6 +6,7 @@
 #include "support/packed.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,91 @@ static void test_sizes_share_the_capacity(void **state)
 	(void)get_range(&f, 448, 64);
 	(void)packed_check(f.store);
 	pages_close(&pages);
+	fixture_close(&f);
+}
+
+/* More pages in one call than the root can hold: those that are stored make room for the rest. */
+static void test_one_call_larger_than_the_root(void **state)
+{
+	struct pages_params params = { .count = 256, .part_bytes = { 65536 } };
+	struct fixture f;
+
+	(void)state;
+	small_open(&f, &params);
+	for (int turn = 0; turn < 3; turn++) {
+		pages_fill_keys(&f.pages, f.keys.keys, 256);
+		batch(f.store, &f.pages, KVC_SET, f.keys.keys, 256, KVC_TRANSFER_OVERWRITE,
+		      f.results);
+		expect_all(f.results, 256, KVC_OK);
+		assert_true(packed_health(f.store).segment_bytes <= CAPACITY);
+	}
+	assert_in_range(fixture_get(&f), 1, CAPACITY / 65536);
+	(void)packed_check(f.store);
+	fixture_close(&f);
+}
+
+/* One of several threads that fill a root with pages of a size of their own. */
+struct filler {
+	struct fixture *f;
+	struct pages pages;
+	struct kvc_result *results;
+	size_t full;
+	size_t failed;
+};
+
+#define FILLER_PAGES  48u
+#define FILLER_ROUNDS 30
+
+static void *fill(void *context)
+{
+	struct filler *filler = context;
+	struct fixture *f = filler->f;
+
+	for (size_t round = 0; round < FILLER_ROUNDS; round++) {
+		const struct kvc_key *keys = f->keys.keys + round % 8 * FILLER_PAGES;
+
+		pages_fill_keys(&filler->pages, keys, FILLER_PAGES);
+		batch(f->store, &filler->pages, KVC_SET, keys, FILLER_PAGES, 0, filler->results);
+		filler->full += count_status(filler->results, FILLER_PAGES, KVC_FULL);
+		filler->failed +=
+			FILLER_PAGES - count_status(filler->results, FILLER_PAGES, KVC_OK);
+	}
+	return NULL;
+}
+
+/* Each has to take segments of the others, which are being written just then. */
+static void test_sizes_at_the_same_time(void **state)
+{
+	static const uint64_t sizes[] = { 16384, 40000, 24576 };
+	struct pages_params params = { .count = 8 * FILLER_PAGES, .part_bytes = { 4096 } };
+	struct filler fillers[3];
+	pthread_t threads[3];
+	struct fixture f;
+
+	(void)state;
+	small_open(&f, &params);
+	for (size_t i = 0; i < 3; i++) {
+		struct pages_params own = { .count = FILLER_PAGES, .part_bytes = { sizes[i] } };
+		char name[16];
+
+		text_make(name, sizeof(name), "filler-%zu", i);
+		own.name = name;
+		fillers[i] = (struct filler){ .f = &f };
+		fillers[i].results = calloc(FILLER_PAGES, sizeof(struct kvc_result));
+		assert_non_null(fillers[i].results);
+		pages_open(&fillers[i].pages, f.ns, &own);
+	}
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, fill, &fillers[i]), 0);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(fillers[i].full, 0);
+		assert_int_equal(fillers[i].failed, 0);
+		pages_close(&fillers[i].pages);
+		free(fillers[i].results);
+	}
+	assert_true(packed_health(f.store).segment_bytes <= CAPACITY);
+	(void)packed_check(f.store);
 	fixture_close(&f);
 }
 
@@ -322,6 +408,8 @@ struct tests slot_tests(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_full_root_evicts),
 		cmocka_unit_test(test_sizes_share_the_capacity),
+		cmocka_unit_test(test_one_call_larger_than_the_root),
+		cmocka_unit_test(test_sizes_at_the_same_time),
 		cmocka_unit_test(test_what_never_fits_is_full),
 		cmocka_unit_test(test_no_slot_is_lost),
 		cmocka_unit_test(test_a_page_twice_in_one_call),
