@@ -301,8 +301,8 @@ static bool take_from(struct kvc_packed_segment *segment, uint32_t from, uint32_
 /*
  * A free bit, first in first out as far as it goes: the search goes on where the last one ended,
  * through all segments, so that a slot is used again as late as possible. cursor: segment (32) |
- * word (32); several processes may set it back a little. trust_count: of free slots, which may be too
- * low after a death.
+ * word (32); several processes may set it back a little. trust_count: of free slots, which may be
+ * too low after a death.
  */
 static struct kvc_packed_segment *take_bit(struct kvc_packed_arena *arena, bool trust_count,
 					   uint32_t *out_slot)
