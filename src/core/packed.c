@@ -181,8 +181,9 @@ static void beat(struct kvc_packed *packed)
 	kvc_packed_lock_touch(packed->lock);
 }
 
-/* After deaths since the last time, for all of them: a bit may have been taken, or a counter not yet
- * changed, by one whose intent does not tell. Again when others were at work, ever more seldom. */
+/* After deaths since the last time, for all of them: a bit may have been taken, or a counter not
+ * yet changed, by one whose intent does not tell. Again when others were at work, ever more
+ * seldom. */
 static void sweep_after_deaths(struct kvc_packed *packed)
 {
 	const uint64_t deaths = atomic_load(&packed->shm->deaths);

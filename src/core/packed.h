@@ -136,8 +136,8 @@ int kvc_packed_exists_seen(struct kvc_packed_arena *arena, const struct kvc_pack
 			   size_t count, bool stop, uint8_t *present);
 
 /* SET 2: a slot of our own, evicting when there is none left. intent: < KVC_PACKED_INTENTS, used by
- * nobody else meanwhile. -ENOSPC: nothing free, nothing to evict; -EBUSY: not at the moment, what could
- * go is in use; -EIO: the index is damaged. */
+ * nobody else meanwhile. -ENOSPC: nothing free, nothing to evict; -EBUSY: not at the moment: what
+ * could go is in use; -EIO: the index is damaged. */
 int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out);
 
 /* SET 4 to 6: the data is there. 0; 1: another writer's object was there first and stays. */
