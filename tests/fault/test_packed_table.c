@@ -210,8 +210,8 @@ static size_t late_keys(struct kvc_packed_arena *arena)
 /* What was stored meanwhile is in neither the new table nor lost. */
 static void test_a_table_that_was_not_finished(void **state)
 {
-	char root[PATH_BYTES];
 	struct kvc_packed_arena *arena;
+	char root[PATH_BYTES];
 	struct opened opened;
 
 	(void)state;
@@ -220,14 +220,16 @@ static void test_a_table_that_was_not_finished(void **state)
 	arena = arena_of(&opened, true);
 	for (uint64_t i = 0; i < 100; i++)
 		assert_int_equal(put_key(&opened, arena, i, false), 0);
+	must_close(&opened);
 	assert_int_equal(run_child(make_and_die, root), 0);
-	assert_int_equal(late_keys(arena), 0);
 	assert_int_equal(tables_of(root), 2);
-	kvc_packed_table_finish(arena);
-	assert_int_equal(late_keys(arena), LATE_KEYS);
-	assert_int_equal(tables_of(root), 1);
-	kvc_packed_table_finish(arena);
-	assert_int_equal(late_keys(arena), LATE_KEYS);
+	opened = must_open(root, CAPACITY);
+	arena = arena_of(&opened, false);
+	for (int turn = 0; turn < 2; turn++) {
+		kvc_packed_table_finish(arena);
+		assert_int_equal(late_keys(arena), LATE_KEYS);
+		assert_int_equal(tables_of(root), 1);
+	}
 	must_close(&opened);
 }
 
