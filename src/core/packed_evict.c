@@ -310,8 +310,10 @@ uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
 	return look_at_all(arena, true).free_slots;
 }
 
-/* How far the counts are off. */
+/* The counts of the record, and how far they are off. */
 struct drift {
+	uint64_t free_count;
+	uint64_t live_count;
 	uint64_t free_slots;
 	uint64_t live;
 };
@@ -325,6 +327,8 @@ static bool measure(struct kvc_packed_arena *arena, struct drift *out)
 	const struct look look = look_at_all(arena, true);
 
 	*out = (struct drift){
+		.free_count = free_slots,
+		.live_count = live,
 		.free_slots = free_slots - look.free_slots - look.of_no_use,
 		.live = live - look.live,
 	};
@@ -347,7 +351,9 @@ bool kvc_packed_arena_recount(struct kvc_packed_arena *arena)
 	if (!measure(arena, &second) || first.free_slots != second.free_slots ||
 	    first.live != second.live)
 		return false;
-	atomic_fetch_sub(&arena->record->free_slots, first.free_slots);
-	atomic_fetch_sub(&arena->record->live_slots, first.live);
-	return true;
+	/* Another process may be at the same. */
+	return atomic_compare_exchange_strong(&arena->record->free_slots, &second.free_count,
+					      second.free_count - second.free_slots) &&
+	       atomic_compare_exchange_strong(&arena->record->live_slots, &second.live_count,
+					      second.live_count - second.live);
 }

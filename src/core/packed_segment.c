@@ -151,9 +151,9 @@ static int segment_open(struct kvc_packed_arena *arena, uint32_t number,
 		return rc;
 	}
 	rc = atomic_load(&segment->hdr->retired) == RETIRED_REMOVED ? -ENOENT : open_data(segment);
+	/* What the one that retired it had no time for. */
 	if (rc == -ENOENT && !arena->packed->read_only)
-		kvc_packed_segment_remove(
-			arena, number); /* what the one that retired it had no time for */
+		kvc_packed_segment_remove(arena, number);
 	if (rc) {
 		kvc_packed_segment_free(segment);
 		return rc;
@@ -535,9 +535,15 @@ uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena)
 
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
+		int rc;
 
-		if (segment && atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
-			left += kvc_packed_segment_retire(segment) == -EBUSY;
+		if (!segment || atomic_load(&segment->hdr->retired) != RETIRED_MARKED)
+			continue;
+		rc = kvc_packed_segment_retire(segment);
+		left += rc == -EBUSY;
+		/* Another process does not let go of its lock: not once more for each. */
+		if (rc == -ETIMEDOUT)
+			break;
 	}
 	return left;
 }
