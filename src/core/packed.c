@@ -450,12 +450,6 @@ static void shrink(struct kvc_packed *packed)
 			break;
 }
 
-static void finish_retiring(struct kvc_packed *packed)
-{
-	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
-		(void)kvc_packed_arena_finish(a);
-}
-
 /* The folder was moved away, and another may have its place: who opens the root now finds that. */
 static void check_place(struct kvc_packed *packed)
 {
@@ -498,7 +492,7 @@ static void keep(struct kvc_packed *packed, bool tick)
 			beat(packed);
 			(void)kvc_packed_recover_dead(packed);
 			sweep_after_deaths(packed);
-			finish_retiring(packed);
+			(void)kvc_packed_finish_retiring(packed);
 			shrink(packed);
 			check_files(packed);
 		}

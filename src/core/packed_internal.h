@@ -477,7 +477,7 @@ void kvc_packed_arena_keep(struct kvc_packed_arena *arena);
 
 /* Goes on with segments that were marked when slots of theirs were busy, or by one that died.
  * Returns how many are busy still. */
-uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena);
+uint32_t kvc_packed_finish_retiring(struct kvc_packed *packed);
 
 /* Notices segments whose files were removed by others. */
 void kvc_packed_arena_check(struct kvc_packed_arena *arena);

@@ -145,16 +145,6 @@ static bool could_fit(struct kvc_packed_arena *arena)
 	       packed->floor_bytes + bytes;
 }
 
-/* Goes on with what was begun; returns how many segments are still busy. */
-static uint32_t finish_all(struct kvc_packed *packed)
-{
-	uint32_t left = 0;
-
-	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
-		left += kvc_packed_arena_finish(a);
-	return left;
-}
-
 int kvc_packed_steal(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;
@@ -164,7 +154,7 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 
 	/* Until there is room: segments of other arenas may be smaller. */
 	for (int attempt = 0; attempt < 64; attempt++) {
-		const uint32_t busy = finish_all(packed);
+		const uint32_t busy = kvc_packed_finish_retiring(packed);
 		struct kvc_packed_segment *segment;
 		/* What else is in the way is not mended by it: descriptors, say. */
 		int rc = kvc_packed_segment_add(arena);

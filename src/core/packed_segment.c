@@ -528,10 +528,10 @@ int kvc_packed_segment_retire(struct kvc_packed_segment *segment)
 	return rc;
 }
 
-uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena)
+/* -ETIMEDOUT: another process does not let go of its lock. */
+static int finish_in(struct kvc_packed_arena *arena, uint32_t *left)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
-	uint32_t left = 0;
 
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
@@ -540,10 +540,19 @@ uint32_t kvc_packed_arena_finish(struct kvc_packed_arena *arena)
 		if (!segment || atomic_load(&segment->hdr->retired) != RETIRED_MARKED)
 			continue;
 		rc = kvc_packed_segment_retire(segment);
-		left += rc == -EBUSY;
-		/* Another process does not let go of its lock: not once more for each. */
 		if (rc == -ETIMEDOUT)
-			break;
+			return rc;
+		*left += rc == -EBUSY;
 	}
+	return 0;
+}
+
+uint32_t kvc_packed_finish_retiring(struct kvc_packed *packed)
+{
+	uint32_t left = 0;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		if (finish_in(a, &left))
+			break; /* the lock is waited for once, not for each segment */
 	return left;
 }
