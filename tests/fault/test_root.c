@@ -665,6 +665,15 @@ static void test_an_index_of_another_version_is_refused(void **state)
 	fix_close(&fix);
 }
 
+/* 64 pages in one segment, whose folder it is. */
+static void fill_packed(struct fix *fix, char folder[PATH_BYTES])
+{
+	fix_open(fix);
+	set_all(fix);
+	arena_folder(fix, folder);
+	fix_close(fix);
+}
+
 /* A segment of another version is passed over and left as it is. */
 static void test_segments_of_another_version_are_left_alone(void **state)
 {
@@ -672,10 +681,7 @@ static void test_segments_of_another_version_are_left_alone(void **state)
 	char folder[PATH_BYTES], hdr[PATH_BYTES], seg[PATH_BYTES];
 
 	(void)state;
-	fix_open(&fix);
-	set_all(&fix);
-	arena_folder(&fix, folder);
-	fix_close(&fix);
+	fill_packed(&fix, folder);
 	text_make(hdr, sizeof(hdr), "%s/hdr.1", folder);
 	text_make(seg, sizeof(seg), "%s/seg.1", folder);
 	set_major(hdr, 2);
@@ -701,10 +707,7 @@ static void test_a_rebuild_refuses_segments_of_another_version(void **state)
 	uint64_t digest;
 
 	(void)state;
-	fix_open(&fix);
-	set_all(&fix);
-	arena_folder(&fix, folder);
-	fix_close(&fix);
+	fill_packed(&fix, folder);
 	text_make(hdr, sizeof(hdr), "%s/hdr.1", folder);
 	text_make(shm, sizeof(shm), "%s/.kvcellar/packed/root.shm", fix.setup.roots);
 	set_major(hdr, 2);
