@@ -256,8 +256,8 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 
 /* ---------------------------------------------------------------- sweep */
 
-/* What a look at all slots of an arena has found. */
-struct look {
+/* The slots of an arena by what they are. */
+struct tally {
 	uint64_t free_slots; /* usable ones */
 	uint64_t of_no_use;  /* free in segments that are to go: they count until these are gone */
 	uint64_t live;
@@ -266,7 +266,7 @@ struct look {
 
 /* One segment: a bit for each slot that is FREE and has none. A slot whose bit was taken just now
  * gets it back too: its claim then finds the bit again, or two find it and one of them wins. */
-static void look_at(struct kvc_packed_segment *segment, bool mend, struct look *look)
+static void tally_segment(struct kvc_packed_segment *segment, bool mend, struct tally *tally)
 {
 	uint64_t free_slots = 0;
 
@@ -274,9 +274,9 @@ static void look_at(struct kvc_packed_segment *segment, bool mend, struct look *
 		const uint64_t state =
 			atomic_load_explicit(&segment->headers[s].state, memory_order_relaxed);
 
-		look->states += state * (2 * (uint64_t)s + 1);
+		tally->states += state * (2 * (uint64_t)s + 1);
 		if (kvc_packed_st(state) == KVC_PACKED_LIVE)
-			look->live++;
+			tally->live++;
 		if (kvc_packed_st(state) != KVC_PACKED_FREE)
 			continue;
 		free_slots++;
@@ -285,29 +285,29 @@ static void look_at(struct kvc_packed_segment *segment, bool mend, struct look *
 			(void)kvc_packed_give_bit(segment, s);
 	}
 	if (kvc_packed_usable(segment))
-		look->free_slots += free_slots;
+		tally->free_slots += free_slots;
 	else
-		look->of_no_use += free_slots;
+		tally->of_no_use += free_slots;
 }
 
-static struct look look_at_all(struct kvc_packed_arena *arena, bool mend)
+static struct tally tally_all(struct kvc_packed_arena *arena, bool mend)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments);
-	struct look look = { .free_slots = 0 };
+	struct tally tally = { .free_slots = 0 };
 
 	for (uint32_t n = 1; n <= segments; n++) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 
 		if (segment && !atomic_load(&segment->broken) &&
 		    atomic_load(&segment->hdr->retired) != KVC_PACKED_RETIRED_REMOVED)
-			look_at(segment, mend, &look);
+			tally_segment(segment, mend, &tally);
 	}
-	return look;
+	return tally;
 }
 
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena)
 {
-	return look_at_all(arena, true).free_slots;
+	return tally_all(arena, true).free_slots;
 }
 
 /* The counts of the record, and how far they are off. */
@@ -324,15 +324,15 @@ static bool measure(struct kvc_packed_arena *arena, struct drift *out)
 	const struct kvc_packed_record *record = arena->record;
 	const uint64_t free_slots = atomic_load(&record->free_slots);
 	const uint64_t live = atomic_load(&record->live_slots);
-	const struct look look = look_at_all(arena, true);
+	const struct tally tally = tally_all(arena, true);
 
 	*out = (struct drift){
 		.free_count = free_slots,
 		.live_count = live,
-		.free_slots = free_slots - look.free_slots - look.of_no_use,
-		.live = live - look.live,
+		.free_slots = free_slots - tally.free_slots - tally.of_no_use,
+		.live = live - tally.live,
 	};
-	return look_at_all(arena, false).states == look.states &&
+	return tally_all(arena, false).states == tally.states &&
 	       atomic_load(&record->free_slots) == free_slots &&
 	       atomic_load(&record->live_slots) == live;
 }

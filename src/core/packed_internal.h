@@ -497,6 +497,10 @@ static inline uint64_t kvc_packed_hint(const _Atomic uint64_t *at)
 int kvc_packed_refuse_version(const struct kvc_packed *packed, const char *path,
 			      const struct kvc_mapfile_kind *kind, const void *header);
 
+/* How long nothing is tried that needs the lock of changes, when another process did not let go of
+ * it. */
+#define KVC_PACKED_STUCK_NS (UINT64_C(10) * 1000000000)
+
 /* Held: changes of arenas, segments and tables are ours alone. */
 int kvc_packed_changes_begin(struct kvc_packed *packed);
 void kvc_packed_changes_end(struct kvc_packed *packed);

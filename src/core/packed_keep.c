@@ -20,8 +20,6 @@
 #define BUSY_MAX	 4 /* segments that are to go and wait for their last users */
 #define AGE_SAMPLES	 32u
 #define SEGMENTS_AT_ONCE 128u
-/* Another process does not let go of its lock. */
-#define STUCK_NS	 (UINT64_C(10) * 1000000000)
 #define COLDER_NS	 (UINT64_C(50) * 1000000) /* between two looks for colder ones */
 
 /* ---------------------------------------------------------------- between arenas */
@@ -218,7 +216,7 @@ bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
 		return false;
 	rc = kvc_packed_segment_retire(segment);
 	if (rc == -ETIMEDOUT)
-		atomic_store_explicit(&arena->colder_after_ns, kvc_now_ns() + STUCK_NS,
+		atomic_store_explicit(&arena->colder_after_ns, kvc_now_ns() + KVC_PACKED_STUCK_NS,
 				      memory_order_relaxed);
 	if (rc || kvc_packed_segment_add(arena))
 		return false;

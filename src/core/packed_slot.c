@@ -26,8 +26,7 @@
 #define CLAIM_ATTEMPTS 64
 #define EVICT_AT_ONCE  8u
 #define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
-#define BUSY_NS	       (UINT64_C(1) * 1000000)	 /* likewise, as all was in use */
-#define STUCK_NS       (UINT64_C(10) * 1000000000)
+#define IN_USE_NS      (UINT64_C(1) * 1000000)	 /* likewise, as all was in use */
 #define TOUCH_PART     64u
 
 static uint64_t page_align(uint64_t bytes)
@@ -391,8 +390,8 @@ static int search_now(struct kvc_packed_arena *arena)
 		return 0;
 	}
 	arena->search_error = rc;
-	arena->search_after_ns = kvc_now_ns() + (rc == -EBUSY	  ? BUSY_NS :
-						 rc == -ETIMEDOUT ? STUCK_NS :
+	arena->search_after_ns = kvc_now_ns() + (rc == -EBUSY	  ? IN_USE_NS :
+						 rc == -ETIMEDOUT ? KVC_PACKED_STUCK_NS :
 								    CALM_NS);
 	return rc;
 }
@@ -423,7 +422,8 @@ static int make_room(struct kvc_packed_arena *arena)
 			return 0;
 		/* Not again soon when another process does not let go of its lock. */
 		atomic_store_explicit(&arena->grow_after_ns,
-				      kvc_now_ns() + (rc == -ETIMEDOUT ? STUCK_NS : CALM_NS),
+				      kvc_now_ns() +
+					      (rc == -ETIMEDOUT ? KVC_PACKED_STUCK_NS : CALM_NS),
 				      memory_order_relaxed);
 	}
 	if (kvc_packed_take_colder(arena))
