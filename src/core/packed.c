@@ -103,6 +103,23 @@ int kvc_packed_refuse_version(const struct kvc_packed *packed, const char *path,
 			packed->root->location, path, common.major, kind->major);
 }
 
+/* What keeps a file of the index from being used. */
+static int tell_file(const struct kvc_packed *packed, const char *path, int error)
+{
+	const char *why = error == -EINVAL			? "it is no regular file" :
+			  error == -ELOOP || error == -ENOTDIR	? "a symlink is in its place" :
+			  error == -EBADMSG || error == -ENOMSG ? "it is damaged; who opens the "
+								  "root to write makes it again" :
+								  strerror(-error);
+
+	return kvc_fail(error, "%s/%s: %s", packed->root->location, path, why);
+}
+
+static bool is_damage(int error)
+{
+	return error == -EBADMSG || error == -ENOMSG;
+}
+
 static int shm_map(struct kvc_packed *packed)
 {
 	const unsigned flags = packed->read_only ? KVC_PACKED_MAP_READ_ONLY : 0;
@@ -113,7 +130,7 @@ static int shm_map(struct kvc_packed *packed)
 	if (rc == -EPROTONOSUPPORT)
 		return kvc_packed_refuse_version(packed, SHM_NAME, &shm_kind, header);
 	if (rc)
-		return rc;
+		return rc == -ENOENT || is_damage(rc) ? rc : tell_file(packed, SHM_NAME, rc);
 	packed->shm = packed->shm_map.memory;
 	if (memcmp(packed->shm->uuid, packed->root->uuid, sizeof(packed->shm->uuid)) == 0)
 		return 0;
@@ -127,7 +144,7 @@ static int shm_open_alone(struct kvc_packed *packed, bool *out_damaged)
 {
 	int rc = shm_map(packed);
 
-	*out_damaged = rc == -EBADMSG || rc == -ENOMSG;
+	*out_damaged = is_damage(rc);
 	if (*out_damaged)
 		kvc_log(KVC_LOG_WARNING, "%s/" SHM_NAME ": damaged; the index is made again",
 			packed->root->location);
@@ -287,7 +304,7 @@ static int begin_shared(struct kvc_packed *packed, uint64_t deadline_ns)
 	rc = shm_map(packed);
 	if (rc == 0 && is_this_boot(packed))
 		return 0;
-	if (rc && rc != -ENOENT && rc != -EBADMSG && rc != -ENOMSG)
+	if (rc && rc != -ENOENT && !is_damage(rc))
 		return rc;
 	if (rc == 0)
 		kvc_packed_map_close(&packed->shm_map);
@@ -332,6 +349,8 @@ static int begin_reading(struct kvc_packed *packed)
 
 	if (!rc)
 		rc = shm_map(packed);
+	if (is_damage(rc))
+		rc = tell_file(packed, SHM_NAME, rc);
 	if (rc || is_this_boot(packed))
 		return rc;
 	kvc_packed_map_close(&packed->shm_map);
@@ -620,9 +639,10 @@ static int open_files(struct kvc_packed *packed)
 
 	memcpy(params.uuid, root->uuid, sizeof(params.uuid));
 	rc = kvc_packed_dir_open(&params, &packed->dir);
-	if (!rc)
-		rc = kvc_packed_lock_open(packed->dir, LOCK_NAME, packed->read_only, &packed->lock);
-	return rc;
+	if (rc)
+		return rc;
+	rc = kvc_packed_lock_open(packed->dir, LOCK_NAME, packed->read_only, &packed->lock);
+	return rc && rc != -ENOENT ? tell_file(packed, LOCK_NAME, rc) : rc;
 }
 
 static void plugin_step(void *context, const char *step)

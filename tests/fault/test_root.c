@@ -727,6 +727,55 @@ static void test_a_rebuild_refuses_segments_of_another_version(void **state)
 	fix_close(&fix);
 }
 
+static void put_in_place(const char *path, const char *what)
+{
+	if (strcmp(what, "fifo") == 0) {
+		assert_int_equal(unlink(path), 0);
+		assert_int_equal(mkfifo(path, 0600), 0);
+	} else if (strcmp(what, "symlink") == 0) {
+		assert_int_equal(unlink(path), 0);
+		assert_int_equal(symlink("/etc/hostname", path), 0);
+	} else {
+		file_flip(path, 60, 1);
+	}
+}
+
+/* The error names the file of the index, and what is the matter with it. */
+static void test_what_is_no_index_is_named(void **state)
+{
+	static const struct {
+		const char *file;
+		const char *what;
+		uint32_t flags;
+		const char *text;
+	} cases[] = {
+		{ "root.lock", "fifo", 0, "no regular file" },
+		{ "root.lock", "symlink", 0, "symlink" },
+		{ "root.shm", "fifo", 0, "no regular file" },
+		{ "root.shm", "symlink", 0, "symlink" },
+		{ "root.shm", "damage", KVC_OPEN_READ_ONLY, "damaged" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct fix fix = { .setup = { .roots = folder_new("odd"), .layout = "packed" } };
+		struct setup setup = { .plugin = "posix", .layout = "packed" };
+		char folder[PATH_BYTES], path[PATH_BYTES];
+		struct kvc_store *store = NULL;
+
+		fill_packed(&fix, folder);
+		text_make(path, sizeof(path), "%s/.kvcellar/packed/%s", fix.setup.roots,
+			  cases[i].file);
+		put_in_place(path, cases[i].what);
+		setup.roots = fix.setup.roots;
+		setup.flags = cases[i].flags;
+		assert_true(setup_open(&setup, &store) < 0);
+		assert_null(store);
+		assert_non_null(strstr(kvc_last_error(), path));
+		assert_non_null(strstr(kvc_last_error(), cases[i].text));
+	}
+}
+
 static void test_roots_with_one_uuid_are_refused(void **state)
 {
 	const char *a = folder_new("twin-a");
@@ -781,6 +830,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_an_index_of_another_version_is_refused),
 		cmocka_unit_test(test_segments_of_another_version_are_left_alone),
 		cmocka_unit_test(test_a_rebuild_refuses_segments_of_another_version),
+		cmocka_unit_test(test_what_is_no_index_is_named),
 		cmocka_unit_test(test_roots_with_one_uuid_are_refused),
 		cmocka_unit_test(test_nixl_needs_no_housekeeping),
 	};
