@@ -107,7 +107,7 @@ int kvc_packed_refuse_version(const struct kvc_packed *packed, const char *path,
 static int tell_file(const struct kvc_packed *packed, const char *path, int error)
 {
 	const char *why = error == -EINVAL			? "it is no regular file" :
-			  error == -ELOOP || error == -ENOTDIR	? "a symlink is in its place" :
+			  error == -ELOOP || error == -ENOTDIR	? "a symlink is in the way" :
 			  error == -EBADMSG || error == -ENOMSG ? "it is damaged; who opens the "
 								  "root to write makes it again" :
 								  strerror(-error);
