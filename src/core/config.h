@@ -36,6 +36,13 @@ enum kvc_durability {
 	KVC_DURABILITY_FDATASYNC
 };
 
+/* In the order of the option's range. */
+enum kvc_eviction {
+	KVC_EVICTION_LRU,
+	KVC_EVICTION_FIFO,
+	KVC_EVICTION_S3FIFO
+};
+
 /* Directories of one store. */
 #define KVC_ROOTS_MAX 64u
 
@@ -72,6 +79,12 @@ struct kvc_share {
 	double percent;
 };
 
+/* What a tenant may have at most of each root's capacity. */
+struct kvc_tenant_share {
+	char *tenant;
+	struct kvc_share share;
+};
+
 struct kvc_settings {
 	bool use_direct_io;
 	bool use_direct_io_explicit;
@@ -87,6 +100,9 @@ struct kvc_settings {
 	enum kvc_checksum_mode checksum;
 	struct kvc_share capacity; /* per root */
 	struct kvc_share min_free;
+	struct kvc_tenant_share *tenant_shares;
+	size_t tenant_share_count;
+	enum kvc_eviction eviction;
 	char *identity; /* NULL = absent, which differs from "" */
 	char *tenant;	/* NULL = absent, which differs from "" */
 	uint32_t get_timeout_ms;
@@ -101,8 +117,9 @@ struct kvc_settings {
 	uint32_t file_mode;
 	uint32_t folder_mode;
 	bool mode_explicit;
-	char *metrics_file; /* "" = none */
-	char *trace_file;   /* "" = none */
+	char *metrics_file;   /* "" = none */
+	char *metrics_listen; /* "" = none */
+	char *trace_file;     /* "" = none */
 	bool strict;
 	char *plugin_dir; /* "" = none */
 

@@ -82,6 +82,87 @@ static int check_layout(const struct kvc_effective *effective)
 	return 0;
 }
 
+int kvc_tenant_share_parse(const char *text, char **out_tenant, json_t **out_share)
+{
+	static const struct kvc_option row = {
+		.name = "share",
+		.type = "size",
+		.unit = "bytes or %",
+		.range = ">= 1",
+	};
+	const char *equals = strrchr(text, '=');
+	char quoted[KVC_QUOTED_BYTES], path[KVC_QUOTED_BYTES + 32];
+	char *tenant;
+	json_t *value;
+	int rc;
+
+	(void)snprintf(path, sizeof(path), "tenant_shares: %s", kvc_quote(quoted, text));
+	if (!equals)
+		return kvc_fail(-EINVAL, "%s is not tenant=share, as \"team=30%%\"", path);
+	value = json_string(equals + 1);
+	tenant = strndup(text, (size_t)(equals - text));
+	rc = value && tenant ? kvc_value_check(&row, path, value, out_share) : -ENOMEM;
+	json_decref(value);
+	if (rc)
+		free(tenant);
+	else
+		*out_tenant = tenant;
+	return rc;
+}
+
+static int check_tenant_shares(const struct kvc_effective *effective)
+{
+	const json_t *list = json_object_get(effective->top, "tenant_shares");
+	char **tenants = calloc(json_array_size(list) + 1, sizeof(*tenants));
+	int rc = tenants ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < json_array_size(list) && rc == 0; i++) {
+		const char *text = json_string_value(json_array_get(list, i));
+		char quoted[KVC_QUOTED_BYTES];
+		json_t *share = NULL;
+
+		rc = kvc_tenant_share_parse(text, &tenants[i], &share);
+		json_decref(share);
+		for (size_t j = 0; j < i && rc == 0; j++)
+			if (strcmp(tenants[i], tenants[j]) == 0)
+				rc = kvc_fail(-EINVAL, "tenant_shares: %s has two shares",
+					      kvc_quote(quoted, tenants[i]));
+	}
+	for (size_t i = 0; tenants && i < json_array_size(list); i++)
+		free(tenants[i]);
+	free(tenants);
+	return rc;
+}
+
+/* A name or a number of this machine's loopback, and a port. */
+static int check_listen(const struct kvc_effective *effective)
+{
+	const char *text = top_text(effective, "metrics_listen");
+	const char *colon = strrchr(text, ':');
+	char quoted[KVC_QUOTED_BYTES], host[64] = "";
+	struct in_addr address;
+	char *end = NULL;
+	long port;
+
+	if (!*text)
+		return 0;
+	if (colon && (size_t)(colon - text) < sizeof(host))
+		memcpy(host, text, (size_t)(colon - text));
+	port = colon ? strtol(colon + 1, &end, 10) : -1;
+	if (!colon || colon[1] < '0' || colon[1] > '9' || *end || port > 65535)
+		return kvc_fail(-EINVAL,
+				"metrics_listen: %s is no address and port, as "
+				"\"127.0.0.1:9464\"",
+				kvc_quote(quoted, text));
+	if (strcmp(host, "[::1]") == 0 || strcmp(host, "localhost") == 0 ||
+	    (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127))
+		return 0;
+	return kvc_fail(-EINVAL,
+			"metrics_listen: %s is not on the loopback (127.0.0.1, [::1], "
+			"localhost): what it serves is not protected",
+			kvc_quote(quoted, text));
+}
+
 static int check_mode(const struct kvc_effective *effective)
 {
 	const char *mode = top_text(effective, "mode");
@@ -389,6 +470,10 @@ int kvc_effective_check(struct kvc_effective *effective)
 		rc = check_cleaner(effective);
 	if (rc == 0)
 		rc = check_layout(effective);
+	if (rc == 0)
+		rc = check_tenant_shares(effective);
+	if (rc == 0)
+		rc = check_listen(effective);
 	if (rc == 0)
 		rc = check_mode(effective);
 	if (rc == 0)

@@ -58,6 +58,10 @@ int kvc_effective_select(struct kvc_effective *effective);
 
 /* Rules between the options of one section, its flat keys included. `values` are checked values by
  * option. 0, or -EINVAL with the text. */
+/* "tenant=30%": the tenant, for free(), and its share as kvc_value_check() gives a size. -EINVAL
+ * (kvc_last_error() says what is wrong) or -ENOMEM. */
+int kvc_tenant_share_parse(const char *text, char **out_tenant, json_t **out_share);
+
 int kvc_section_check(const char *section, const json_t *values);
 
 /* NULL when a section has what it needs, else what is missing. */

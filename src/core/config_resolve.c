@@ -29,9 +29,9 @@ static int word_index(const struct kvc_effective *effective, const char *name)
 	}
 }
 
-static struct kvc_share share_of(const struct kvc_effective *effective, const char *name)
+/* Of a value as it was checked. */
+static struct kvc_share share_of(const json_t *value)
 {
-	const json_t *value = top_value(effective, name);
 	struct kvc_share share = { 0 };
 	const char *text = json_string_value(value);
 	char number[32] = "";
@@ -78,6 +78,29 @@ static int copy_list(const json_t *list, char ***out, size_t *out_count)
 	return 0;
 }
 
+static int copy_tenant_shares(const struct kvc_effective *effective, struct kvc_settings *settings)
+{
+	const json_t *list = top_value(effective, "tenant_shares");
+	const size_t count = json_array_size(list);
+
+	settings->tenant_shares = calloc(count + 1, sizeof(*settings->tenant_shares));
+	if (!settings->tenant_shares)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		struct kvc_tenant_share *one = &settings->tenant_shares[i];
+		json_t *share = NULL;
+		int rc = kvc_tenant_share_parse(json_string_value(json_array_get(list, i)),
+						&one->tenant, &share);
+
+		settings->tenant_share_count = i + 1;
+		if (rc)
+			return rc;
+		one->share = share_of(share);
+		json_decref(share);
+	}
+	return 0;
+}
+
 static void copy_scalars(const struct kvc_effective *effective, struct kvc_settings *settings)
 {
 	settings->use_direct_io = json_is_true(top_value(effective, "use_direct_io"));
@@ -94,9 +117,10 @@ static void copy_scalars(const struct kvc_effective *effective, struct kvc_setti
 	settings->storage_layout = (enum kvc_storage_layout)word_index(effective, "storage_layout");
 	settings->verify = (enum kvc_verify_mode)word_index(effective, "verify");
 	settings->checksum = (enum kvc_checksum_mode)word_index(effective, "checksum");
+	settings->eviction = (enum kvc_eviction)word_index(effective, "eviction");
 	settings->durability = (enum kvc_durability)word_index(effective, "durability");
-	settings->capacity = share_of(effective, "capacity");
-	settings->min_free = share_of(effective, "min_free");
+	settings->capacity = share_of(top_value(effective, "capacity"));
+	settings->min_free = share_of(top_value(effective, "min_free"));
 	settings->get_timeout_ms = number_of(effective, "get_timeout_ms");
 	settings->set_timeout_ms = number_of(effective, "set_timeout_ms");
 	settings->exists_timeout_ms = number_of(effective, "exists_timeout_ms");
@@ -124,6 +148,7 @@ static int copy_texts(const struct kvc_effective *effective, struct kvc_settings
 		{ "tenant", &settings->tenant },
 		{ "mode", &settings->mode },
 		{ "metrics_file", &settings->metrics_file },
+		{ "metrics_listen", &settings->metrics_listen },
 		{ "trace_file", &settings->trace_file },
 		{ "plugin_dir", &settings->plugin_dir },
 	};
@@ -137,6 +162,8 @@ static int copy_texts(const struct kvc_effective *effective, struct kvc_settings
 	if (rc == 0)
 		rc = copy_list(top_value(effective, "io_engines"), &settings->io_engines,
 			       &settings->io_engine_count);
+	if (rc == 0)
+		rc = copy_tenant_shares(effective, settings);
 	if (rc == 0)
 		rc = copy_list(effective->warnings, &settings->warnings, &settings->warning_count);
 	return rc;
@@ -244,12 +271,16 @@ void kvc_settings_free(struct kvc_settings *settings)
 	free_texts(settings->storage_dirs, settings->storage_dir_count);
 	free_texts(settings->io_engines, settings->io_engine_count);
 	free_texts(settings->warnings, settings->warning_count);
+	for (size_t i = 0; i < settings->tenant_share_count; i++)
+		free(settings->tenant_shares[i].tenant);
+	free(settings->tenant_shares);
 	free_candidates(settings->candidates, settings->candidate_count);
 	free_candidates(settings->sections, settings->section_count);
 	free(settings->identity);
 	free(settings->tenant);
 	free(settings->mode);
 	free(settings->metrics_file);
+	free(settings->metrics_listen);
 	free(settings->trace_file);
 	free(settings->plugin_dir);
 	free(settings);

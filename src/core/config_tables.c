@@ -48,6 +48,11 @@ const struct kvc_option kvc_top_options[] = {
 	    "watermark."),
 	ROW("min_free", "size", "bytes or %", "0", "", 0,
 	    "Space of each file system that is left free."),
+	ROW("tenant_shares", "list", "", "", "", 0,
+	    "Most of a root's capacity that a tenant may have: tenant=30% or tenant=100GiB."),
+	ROW("eviction", "string", "", "lru", "lru | fifo | s3fifo", 0,
+	    "Which entries go first: the least recently used, the oldest, or those never used "
+	    "again."),
 	ROW("identity", "string", "", "", "", KVC_OPTION_UNSET,
 	    "Which weights the cache belongs to (a revision, a hash); unset and \"\" differ."),
 	ROW("tenant", "string", "", "", "", KVC_OPTION_UNSET,
@@ -67,6 +72,9 @@ const struct kvc_option kvc_top_options[] = {
 	    "Access mode of new files, in quotes; folders get the same with search permission."),
 	ROW("metrics_file", "string", "", "", "", 0,
 	    "File that is rewritten with the counters in Prometheus text form; \"\": none."),
+	ROW("metrics_listen", "string", "", "", "", 0,
+	    "Loopback address and port at which the counters are served for Prometheus, as "
+	    "127.0.0.1:9464; \"\": none."),
 	ROW("trace_file", "string", "", "", "", 0,
 	    "File to record requests to (hashed keys) for `kvcellar replay`; \"\": none."),
 	ROW("strict", "boolean", "", "true", BOOLEAN, 0,

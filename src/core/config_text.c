@@ -218,6 +218,7 @@ static void sample_row(struct kvc_dump *text, const struct kvc_section *section,
 	if (!has_default(option)) {
 		kvc_dump_add(text, "# Not set by default.\n# %s = %s\n", option->name,
 			     strcmp(option->type, "size") == 0	  ? "\"500GiB\"" :
+			     strcmp(option->type, "list") == 0	  ? "[\"team=30%\"]" :
 			     strcmp(option->type, "boolean") == 0 ? "true" :
 								    "\"\"");
 		return;

@@ -79,6 +79,10 @@ static const char *other_value(const struct kvc_option *option)
 		return strrchr(option->range, '|') + 2;
 	if (strcmp(option->name, "storage_dirs") == 0)
 		return "/somewhere/else";
+	if (strcmp(option->name, "tenant_shares") == 0)
+		return "team=25%,other=1GiB";
+	if (strcmp(option->name, "metrics_listen") == 0)
+		return "127.0.0.1:9464";
 	if (strcmp(option->name, "l3_cleaner_high_watermark") == 0)
 		return "91.5";
 	if (strcmp(option->name, "l3_cleaner_low_watermark") == 0)

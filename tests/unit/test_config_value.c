@@ -130,6 +130,62 @@ static void test_sizes(void **state)
 	}
 }
 
+static void test_shares_of_tenants(void **state)
+{
+	struct kvc_settings *settings = settings_of("tenant_shares = [\"a=b=30%\", \"=2GiB\"]\n");
+
+	(void)state;
+	assert_int_equal(settings->tenant_share_count, 2);
+	assert_string_equal(settings->tenant_shares[0].tenant, "a=b");
+	assert_true(settings->tenant_shares[0].share.percent > 29.9 &&
+		    settings->tenant_shares[0].share.percent < 30.1);
+	assert_string_equal(settings->tenant_shares[1].tenant, "");
+	assert_int_equal(settings->tenant_shares[1].share.bytes, UINT64_C(2) << 30);
+	kvc_settings_free(settings);
+	settings = settings_of("");
+	assert_int_equal(settings->tenant_share_count, 0);
+	kvc_settings_free(settings);
+	assert_contains(error_of("tenant_shares = \"a\"\n"), "\"a\" is not tenant=share");
+	assert_contains(error_of("tenant_shares = \"a=0\"\n"), "outside >= 1");
+	assert_contains(error_of("tenant_shares = \"a=101%\"\n"), "up to 100");
+	assert_contains(error_of("tenant_shares = \"a=much\"\n"), "expected a size");
+	assert_contains(error_of("tenant_shares = [\"a=1%\", \"b=2%\", \"a=3%\"]\n"),
+			"\"a\" has two shares");
+}
+
+static void test_metrics_are_served_on_the_loopback_only(void **state)
+{
+	static const char *const good[] = { "127.0.0.1:9464", "127.9.9.9:0", "[::1]:65535",
+					    "localhost:80" };
+	static const char *const bad[] = { "127.0.0.1",
+					   "127.0.0.1:",
+					   "127.0.0.1:65536",
+					   "127.0.0.1:9x",
+					   "127.0.0.1:-1",
+					   "9464",
+					   ":",
+					   "[::1]" };
+	static const char *const outside[] = { "0.0.0.0:80",	 ":80",
+					       "10.0.0.1:80",	 "[::]:80",
+					       "example.org:80", "128.0.0.1:80",
+					       "127.0.0:80" };
+	char text[96];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		(void)snprintf(text, sizeof(text), "metrics_listen = \"%s\"\n", good[i]);
+		kvc_settings_free(settings_of(text));
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		(void)snprintf(text, sizeof(text), "metrics_listen = \"%s\"\n", bad[i]);
+		assert_contains(error_of(text), "is no address and port");
+	}
+	for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+		(void)snprintf(text, sizeof(text), "metrics_listen = \"%s\"\n", outside[i]);
+		assert_contains(error_of(text), "not on the loopback");
+	}
+}
+
 static void test_capacity_is_bytes_or_a_percentage(void **state)
 {
 	struct kvc_settings *settings;
@@ -378,6 +434,8 @@ int main(void)
 		cmocka_unit_test(test_types_and_ranges),
 		cmocka_unit_test(test_numbers_in_texts_are_numbers),
 		cmocka_unit_test(test_quotes_are_short_and_valid_utf8),
+		cmocka_unit_test(test_shares_of_tenants),
+		cmocka_unit_test(test_metrics_are_served_on_the_loopback_only),
 		cmocka_unit_test(test_edit_distance),
 		cmocka_unit_test(test_options_of_a_plugin_from_outside),
 		cmocka_unit_test(test_tables_hold_together),
