@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/root.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
+#include "core/folder.h"
 #include "core/format.h"
+#include "core/names.h"
 #include "core/packed.h"
 #include "core/queue.h"
 #include "core/rootid.h"
@@ -675,7 +678,12 @@ uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes)
 	return (uint64_t)((double)total_bytes * share->percent / 100.0);
 }
 
-/* Percentages become bytes of the root's device. Counting has to be right where it limits. */
+static int add_name(void *context, const char *name)
+{
+	return kvc_names_add(context, name);
+}
+
+/* Percentages become bytes of the root's device. */
 static int set_limits(struct kvc_root *root)
 {
 	const struct kvc_settings *settings = root->store->settings;
@@ -690,9 +698,27 @@ static int set_limits(struct kvc_root *root)
 				root->location, strerror(-rc));
 	root->capacity_bytes = kvc_share_bytes(&settings->capacity, usage.total_bytes);
 	root->min_free_bytes = kvc_share_bytes(&settings->min_free, usage.total_bytes);
-	if (root->capacity_bytes && kvc_usage_is_new(root->usage))
-		return kvc_walk_recount(root);
 	return 0;
+}
+
+/* Where counts limit they have to be right. A root of files is counted beside its use, unless
+ * there is nothing in it yet. */
+static int count_objects(struct kvc_root *root)
+{
+	struct kvc_names folders = { .count = 0 };
+	int rc = 0;
+
+	if (!kvc_usage_is_new(root->usage))
+		return 0;
+	if (!root->files)
+		return root->capacity_bytes ? kvc_walk_recount(root) : 0;
+	if (root->store->settings->naming == KVC_NAMING_NIXL)
+		return 0;
+	rc = kvc_folder_each(root, kvc_folder_is_namespace, add_name, &folders);
+	if (rc == 0 && folders.count == 0)
+		(void)kvc_usage_recount(root->usage, NULL, 0);
+	kvc_names_free(&folders);
+	return rc;
 }
 
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
@@ -787,6 +813,10 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		goto close_root;
 	}
 	rc = set_limits(root);
+	if (!rc)
+		rc = kvc_files_open(root);
+	if (!rc)
+		rc = count_objects(root);
 	if (!rc && root->is_packed)
 		rc = open_packed(root);
 	if (rc)
@@ -837,6 +867,7 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
+	kvc_files_close(root);
 	kvc_usage_close(root->usage);
 	(void)pthread_mutex_destroy(&root->packed_lock);
 	(void)pthread_cond_destroy(&root->queue_idle);

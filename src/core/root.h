@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_files;
 struct kvc_packed;
 struct kvc_queue;
 struct kvc_stage;
@@ -60,6 +61,7 @@ struct kvc_root {
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
+	struct kvc_files *files; /* core/cleaner.h; NULL: there is no cleaner for it */
 	struct kvc_log_limit warnings[KVC_WARN_COUNT];
 	char told_note[KVC_ATTRIBUTE_TEXT_BYTES]; /* after the opening the housekeeper's */
 
