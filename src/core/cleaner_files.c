@@ -20,14 +20,11 @@ static int open_stamps(struct kvc_files *files)
 {
 	const struct kvc_root *root = files->root;
 	const bool shared = root->attributes.flags & KVC_ATTRIBUTE_LOCAL;
-	struct kvc_usage usage = { .size = sizeof(usage) };
 	char path[PATH_MAX];
 	int length = snprintf(path, sizeof(path), "%s/" STAMP_NAME, root->attributes.local_path);
 
-	if (root->backend->module->ops.usage(root->handle, &usage) < 0)
-		usage.total_bytes = 0;
 	return kvc_stamps_open(shared && length > 0 && (size_t)length < sizeof(path) ? path : NULL,
-			       root->store->settings->file_mode, usage.total_bytes, &files->stamps);
+			       root->store->settings->file_mode, root->device_bytes, &files->stamps);
 }
 
 /* A place to tell others what is about to be written; without one they do not know. */
@@ -61,13 +58,23 @@ static void open_lock(struct kvc_files *files)
 	take_slot(files);
 }
 
+/* Of a root without namespaces it is known at once what it holds. */
+static int count_nothing(struct kvc_files *files)
+{
+	struct kvc_names folders = { .count = 0 };
+	int rc;
+
+	if (kvc_cleaner_is_nixl(files) || !kvc_usage_is_new(files->root->usage))
+		return 0;
+	rc = kvc_cleaner_folders(files, &folders);
+	if (rc == 0 && folders.count == 0)
+		(void)kvc_usage_recount(files->root->usage, NULL, 0);
+	kvc_names_free(&folders);
+	return rc;
+}
+
 int kvc_files_open(struct kvc_root *root)
 {
-	static const struct kvc_order *const orders[] = {
-		[KVC_EVICTION_LRU] = &kvc_order_lru,
-		[KVC_EVICTION_FIFO] = &kvc_order_fifo,
-		[KVC_EVICTION_S3FIFO] = &kvc_order_s3fifo,
-	};
 	const struct kvc_settings *settings = root->store->settings;
 	struct kvc_files *files;
 	int rc = 0;
@@ -79,7 +86,7 @@ int kvc_files_open(struct kvc_root *root)
 	if (!files)
 		return -ENOMEM;
 	files->root = root;
-	files->order = orders[settings->eviction];
+	files->order = root->order;
 	files->slot = -1;
 	if (settings->l3_cleaner_enabled)
 		rc = open_stamps(files);
@@ -89,7 +96,7 @@ int kvc_files_open(struct kvc_root *root)
 	}
 	open_lock(files);
 	root->files = files;
-	return 0;
+	return count_nothing(files);
 }
 
 void kvc_files_close(struct kvc_root *root)
