@@ -39,9 +39,10 @@ void kvc_files_close(struct kvc_root *root);
 bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, uint64_t deadline_ns);
 void kvc_files_settle(struct kvc_root *root, uint64_t bytes);
 
-/* Bytes that `min_free` and the watermarks leave; makes room for `bytes` when they are less. 0:
- * none, and a set ends FULL. */
-uint64_t kvc_files_device_room(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns);
+/* Whether `min_free` has room for what was taken; makes room if need be, also for the watermarks,
+ * which are no limit. *out_room: so many bytes more need not be asked for. */
+bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
+			    uint64_t *out_room);
 
 /* The device had no room for `bytes`. True: something went for it. again: that did not help. */
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns);

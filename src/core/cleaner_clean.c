@@ -79,7 +79,7 @@ static int evict_bytes(struct kvc_files *files, uint64_t bytes, struct kvc_evict
 {
 	int rc = 0;
 
-	atomic_store(&files->pool.barren_ns, 0);
+	files->pool.barren_ns = 0;
 	while (out->bytes < bytes && !rc)
 		rc = kvc_cleaner_evict(files, 0, UINT64_MAX, out);
 	return rc == -ENOENT ? 0 : rc;

@@ -17,8 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define REFILLS_MAX KVC_HASH_FOLDERS	      /* without success */
-#define BARREN_NS   (UINT64_C(200) * 1000000) /* between two looks that find nothing */
+#define REFILLS_MAX KVC_HASH_FOLDERS	     /* without success */
+#define BARREN_NS   (UINT64_C(20) * 1000000) /* between two looks that find nothing */
 
 void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *folder,
 			const char *hash, const char *name, struct kvc_evicted *out)
@@ -139,7 +139,7 @@ static struct kvc_pool *pool_of(struct kvc_files *files, uint64_t ns_hash)
 		return &files->pool;
 	if (pool->ns_hash != ns_hash && !kvc_tenant_is_same(files->root, pool->ns_hash, ns_hash)) {
 		kvc_pool_drop(pool);
-		atomic_store(&pool->barren_ns, 0);
+		pool->barren_ns = 0;
 	}
 	pool->ns_hash = ns_hash;
 	return pool;
@@ -149,11 +149,12 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		      struct kvc_evicted *out)
 {
 	struct kvc_pool *pool = pool_of(files, ns_hash);
-	const uint64_t barren_ns = atomic_load(&pool->barren_ns);
+	const uint64_t changes = atomic_load(&files->changes);
 	unsigned refills = 0;
 	int rc = 0;
 
-	if (barren_ns && kvc_now_ns() - barren_ns < BARREN_NS)
+	if (pool->barren_ns && pool->barren_changes == changes &&
+	    kvc_now_ns() - pool->barren_ns < BARREN_NS)
 		return -ENOENT;
 	for (;;) {
 		struct kvc_victim *victim;
@@ -176,7 +177,7 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		if (went)
 			return 0;
 	}
-	if (rc == -ENOENT)
-		atomic_store(&pool->barren_ns, kvc_now_ns());
+	pool->barren_ns = rc == -ENOENT ? kvc_now_ns() : 0;
+	pool->barren_changes = changes;
 	return rc;
 }

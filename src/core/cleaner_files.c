@@ -59,19 +59,31 @@ static void open_lock(struct kvc_files *files)
 	take_slot(files);
 }
 
-/* Of a root without namespaces it is known at once what it holds. */
+static bool is_hash_folder(const char *name)
+{
+	return kvc_folder_is_hash(name) && name[2] == '\0';
+}
+
+static int found_one(void *context, const char *name)
+{
+	(void)context;
+	(void)name;
+	return 1;
+}
+
+/* Of a root without folders of ours it is known at once what it holds. */
 static int count_nothing(struct kvc_files *files)
 {
-	struct kvc_names folders = { .count = 0 };
 	int rc;
 
-	if (kvc_cleaner_is_nixl(files) || !kvc_usage_is_new(files->root->usage))
+	if (!kvc_usage_is_new(files->root->usage))
 		return 0;
-	rc = kvc_cleaner_folders(files, &folders);
-	if (rc == 0 && folders.count == 0)
+	rc = kvc_folder_each(files->root,
+			     kvc_cleaner_is_nixl(files) ? is_hash_folder : kvc_folder_is_namespace,
+			     found_one, NULL);
+	if (rc == 0)
 		(void)kvc_usage_recount(files->root->usage, NULL, 0);
-	kvc_names_free(&folders);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 int kvc_files_open(struct kvc_root *root)

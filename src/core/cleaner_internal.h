@@ -44,8 +44,9 @@ struct kvc_pool {
 	struct kvc_victim **victims; /* the first to go is the last */
 	size_t count;
 	uint32_t next_hash;
-	uint64_t ns_hash;	    /* of a namespace of the tenant; 0: of all */
-	_Atomic uint64_t barren_ns; /* nothing could go when it was looked at; 0: it could */
+	uint64_t ns_hash;	 /* of a namespace of the tenant; 0: of all */
+	uint64_t barren_ns;	 /* nothing could go when it was looked at; 0: it could */
+	uint64_t barren_changes; /* `changes` then */
 };
 
 /* A count of what a root holds that goes on. */
@@ -77,6 +78,7 @@ struct kvc_files {
 	atomic_bool is_cleaner;
 	bool seen_free;		      /* its lock was free at the last look */
 	_Atomic int64_t pending;      /* bytes that this process has begun to write */
+	_Atomic uint64_t changes;     /* what could go may be other than it was */
 	_Atomic uint64_t objects;     /* about so many */
 	_Atomic uint64_t batch_bytes; /* of a call, at most, lately */
 	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */

@@ -107,7 +107,7 @@ static bool make_room(struct kvc_files *files, uint64_t bytes, uint64_t deadline
 	return done;
 }
 
-/* Without a cleaner there is nothing to do but to wait until the root is counted. */
+/* Where nothing goes there is nothing to do but to wait until the root is counted. */
 static bool wait_for_count(struct kvc_files *files, uint64_t deadline_ns)
 {
 	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
@@ -152,9 +152,9 @@ bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, ui
 
 	if (!admit_tenant(files, ns_hash, bytes, deadline_ns))
 		return false;
+	reserve(files, (int64_t)bytes);
 	if (root->capacity_bytes == 0)
 		return true;
-	reserve(files, (int64_t)bytes);
 	if (bytes <= root->capacity_bytes) {
 		if (fits(files))
 			return true;
@@ -162,9 +162,9 @@ bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, ui
 			kvc_cleaner_kick(root->store);
 			if (make_room(files, bytes, deadline_ns))
 				return true;
-		} else if (kvc_usage_is_new(root->usage) && wait_for_count(files, deadline_ns)) {
-			return true;
 		}
+		if (kvc_usage_is_new(root->usage) && wait_for_count(files, deadline_ns))
+			return true;
 	}
 	reserve(files, -(int64_t)bytes);
 	return false;
@@ -175,17 +175,13 @@ void kvc_files_settle(struct kvc_root *root, uint64_t bytes)
 	struct kvc_files *files = root->files;
 
 	/* There may be something to take away again. */
-	if (atomic_load_explicit(&files->pool.barren_ns, memory_order_relaxed))
-		atomic_store_explicit(&files->pool.barren_ns, 0, memory_order_relaxed);
-	if (atomic_load_explicit(&files->tenant_pool.barren_ns, memory_order_relaxed))
-		atomic_store_explicit(&files->tenant_pool.barren_ns, 0, memory_order_relaxed);
-	if (root->capacity_bytes)
-		reserve(files, -(int64_t)bytes);
+	atomic_fetch_add(&files->changes, 1);
+	reserve(files, -(int64_t)bytes);
 }
 
 bool kvc_files_is_pending(const struct kvc_root *root)
 {
-	return root->files && root->capacity_bytes && pending(root->files) > 0;
+	return root->files && pending(root->files) > 0;
 }
 
 /* ---------------------------------------------------------------- the device */
@@ -231,13 +227,12 @@ static uint64_t soft_room(const struct kvc_files *files, const struct kvc_usage 
 	return used < limit ? limit - used : 0;
 }
 
-static uint64_t hard_room(const struct kvc_files *files, const struct kvc_usage *usage)
+/* What is being written is not on the device yet, or only a part of it. */
+static bool has_min_free(const struct kvc_files *files, const struct kvc_usage *usage)
 {
 	const uint64_t min_free = files->root->min_free_bytes;
 
-	if (min_free == 0)
-		return UINT64_MAX;
-	return usage->free_bytes > min_free ? usage->free_bytes - min_free : 0;
+	return min_free == 0 || usage->free_bytes >= min_free + pending(files);
 }
 
 /* Whether anything comes of it. */
@@ -249,38 +244,38 @@ static bool can_help(const struct kvc_files *files, const struct kvc_usage *usag
 	const uint64_t used = usage->total_bytes - usage->free_bytes;
 	const uint64_t own = kvc_files_own_on(store, usage->device);
 
-	return hard_room(files, usage) == 0 || used < own || used - own < high;
+	return !has_min_free(files, usage) || used < own || used - own < high;
 }
 
-uint64_t kvc_files_device_room(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns)
+bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
+			    uint64_t *out_room)
 {
 	struct kvc_files *files = root->files;
 	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
 	struct kvc_evicted evicted = { 0 };
 	struct kvc_usage usage;
-	uint64_t hard, soft;
+	bool tight;
 
+	*out_room = UINT64_MAX;
 	if ((root->min_free_bytes == 0 && !kvc_files_has_watermarks(files)) ||
 	    !kvc_files_device(files, &usage))
-		return UINT64_MAX;
-	hard = hard_room(files, &usage);
-	soft = soft_room(files, &usage);
-	if ((hard >= bytes && soft >= bytes) || !kvc_files_may_evict(files) ||
-	    !can_help(files, &usage))
-		return hard >= bytes ? (soft >= bytes && soft < hard ? soft : hard) : 0;
-	kvc_cleaner_kick(root->store);
-	if (kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
-		while (kvc_files_device(files, &usage)) {
-			hard = hard_room(files, &usage);
-			soft = soft_room(files, &usage);
-			/* File systems may free what was removed a little later. */
-			if ((hard >= bytes && soft >= bytes) || evicted.bytes >= 2 * bytes ||
-			    kvc_cleaner_evict(files, 0, deadline_ns, &evicted))
+		return true;
+	tight = !has_min_free(files, &usage) || soft_room(files, &usage) < bytes;
+	if (tight && kvc_files_may_evict(files) && can_help(files, &usage) &&
+	    kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
+		kvc_cleaner_kick(root->store);
+		/* File systems may free what was removed a little later. */
+		while (kvc_files_device(files, &usage) && evicted.bytes < 2 * bytes &&
+		       (!has_min_free(files, &usage) || soft_room(files, &usage) < bytes))
+			if (kvc_cleaner_evict(files, 0, deadline_ns, &evicted))
 				break;
-		}
 		kvc_cleaner_leave(cleaner);
 	}
-	return hard >= bytes ? (soft >= bytes && soft < hard ? soft : hard) : 0;
+	if (root->min_free_bytes)
+		*out_room = 0;
+	else if (soft_room(files, &usage) >= bytes)
+		*out_room = soft_room(files, &usage);
+	return has_min_free(files, &usage);
 }
 
 /* Whether an object has room on the device at all. */

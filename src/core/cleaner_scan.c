@@ -17,19 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SCAN_BYTE 1u /* of the lock: one process counts */
-
-/* The clock that the kernel gives files their times by, which lags behind the other a little. */
-static int64_t file_clock_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_REALTIME_COARSE, &now);
-	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 void kvc_scan_end(struct kvc_files *files)
 {
@@ -61,8 +51,10 @@ static int begin(struct kvc_files *files)
 	scan->active = true;
 	scan->folder = 0;
 	scan->hash = 0;
-	scan->begun_ns = file_clock_ns();
 	kvc_usage_begin(files->root->usage);
+	/* The times of files lag behind this clock a little: what is stored just now may be counted
+	 * twice, but nothing is left out. */
+	scan->begun_ns = kvc_wall_ns();
 	rc = kvc_cleaner_folders(files, &scan->folders);
 	if (!rc) {
 		scan->counts = calloc(scan->folders.count + 1, sizeof(*scan->counts));

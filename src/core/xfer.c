@@ -19,7 +19,7 @@
 #define BEGIN_AT_ONCE 16u
 #define MAX_ERRNO     4095
 #define PAUSES_MAX    200u /* of a millisecond, in one call */
-#define SPACE_TRIES   4u
+#define SPACE_TRIES   6u
 
 /* ---------------------------------------------------------------- results */
 
@@ -226,16 +226,17 @@ static bool has_room(struct kvc_session *s, struct kvc_request *request)
 
 	if (!request->root->files)
 		return has_counted_room(s, request);
-	if (!s->room_known || s->room < bytes) {
-		s->room = kvc_files_device_room(request->root, bytes, request->deadline_ns);
-		s->room_known = true;
-	}
-	if (s->room < bytes ||
-	    !kvc_files_admit(request->root, request->shape->ns_hash, bytes, request->deadline_ns))
+	if (!kvc_files_admit(request->root, request->shape->ns_hash, bytes, request->deadline_ns))
 		return false;
-	if (s->room != UINT64_MAX)
+	if (s->room >= bytes && s->room_known) {
 		s->room -= bytes;
-	return true;
+		return true;
+	}
+	s->room_known = true;
+	if (kvc_files_admit_device(request->root, bytes, request->deadline_ns, &s->room))
+		return true;
+	kvc_files_settle(request->root, bytes);
+	return false;
 }
 
 /* Whether there may be room in a moment: what is being written can be taken away once it is
@@ -244,7 +245,8 @@ static bool may_have_room(struct kvc_session *s, const struct kvc_request *reque
 {
 	if (!request->root->files || kvc_now_ns() >= request->deadline_ns ||
 	    !request->root->store->settings->l3_cleaner_enabled ||
-	    request->shape->stored_bytes > request->root->capacity_bytes)
+	    (request->root->capacity_bytes &&
+	     request->shape->stored_bytes > request->root->capacity_bytes))
 		return false;
 	if (s->queue->in_flight || s->ready)
 		return true;
@@ -596,8 +598,11 @@ static bool makes_space(struct kvc_request *request, int error)
 {
 	if ((error != ENOSPC && error != EDQUOT) || kvc_now_ns() >= request->deadline_ns)
 		return false;
-	return kvc_files_no_space(request->root, request->shape->stored_bytes,
-				  request->space_tries++ == SPACE_TRIES, request->deadline_ns);
+	request->space_tries++;
+	/* Others that are written at the same time want room too: more each time. */
+	return kvc_files_no_space(request->root,
+				  request->space_tries * request->shape->stored_bytes,
+				  request->space_tries > SPACE_TRIES, request->deadline_ns);
 }
 
 static void write_done(struct kvc_session *s, struct kvc_slot *slot, const struct kvc_completion *c)
