@@ -84,6 +84,8 @@ struct kvc_files {
 	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */
 
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
+	int folder_fd; /* the hash folder that something went from last, or -1 */
+	char folder_path[KVC_CLEANER_FOLDER + 4];
 	struct kvc_pool pool;
 	struct kvc_pool tenant_pool;
 	struct kvc_scan scan;
@@ -194,6 +196,8 @@ void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
  * can; -ETIMEDOUT. */
 int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadline_ns,
 		      struct kvc_evicted *out);
+/* The folder that is open for them is closed. */
+void kvc_cleaner_close_folder(struct kvc_files *files);
 /* A group went. */
 void kvc_cleaner_forget(struct kvc_files *files, uint64_t g);
 /* One object, in a folder that is open. */
