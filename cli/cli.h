@@ -73,6 +73,7 @@ struct cli_command {
 };
 
 int kvc_cmd_info(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_doctor(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_selftest(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_put(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_get(struct kvc_cli *cli, int argc, char **argv);
