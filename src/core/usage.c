@@ -6,20 +6,13 @@
 #include "core/usage.h"
 
 #include "core/log.h"
-#include "core/mapfile.h"
+#include "core/sharedfile.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define HEADER_BYTES  4096u
-#define OPEN_ATTEMPTS 8
+#define HEADER_BYTES KVC_SHAREDFILE_HEADER
 
 /* Key 0 marks a free slot; namespace hash 0 has this one. */
 #define KEY_OF_ZERO UINT64_MAX
@@ -51,133 +44,21 @@ static const struct kvc_mapfile_kind usage_kind = {
 };
 
 struct kvc_usage_map {
-	struct usage_file *file; /* what is mapped: never moves; what lies there may change */
-	struct kvc_mapfile_mapping mapping;
-	atomic_bool shared;
-	pthread_mutex_t lock; /* of kvc_usage_check() */
-	int fd;		      /* of what is mapped, -1: memory */
-	mode_t mode;
-	char path[];
+	struct kvc_sharedfile *shared;
+	struct usage_file *file; /* what is mapped */
 };
-
-/* ---------------------------------------------------------------- the file */
-
-/* A whole new file beside the path, then under it: by link, so that it replaces nothing, or by
- * rename over a damaged one. -EEXIST: somebody was faster. */
-static int make_file(const struct kvc_usage_map *usage, bool replace, int *out)
-{
-	static const char suffix[] = ".XXXXXX";
-	const size_t name_bytes = strlen(usage->path) + sizeof(suffix);
-	uint8_t header[HEADER_BYTES] = { 0 };
-	char *name = malloc(name_bytes);
-	int fd, rc;
-
-	if (!name)
-		return -ENOMEM;
-	(void)snprintf(name, name_bytes, "%s%s", usage->path, suffix);
-	fd = mkostemp(name, O_CLOEXEC);
-	if (fd < 0) {
-		rc = -errno;
-		goto free_name;
-	}
-	rc = kvc_mapfile_fill(fd, usage->mode, &usage_kind, header);
-	if (rc == 0 && (replace ? rename(name, usage->path) : link(name, usage->path)) != 0)
-		rc = -errno;
-	if (rc < 0 || !replace)
-		(void)unlink(name);
-	if (rc < 0)
-		close(fd);
-	else
-		*out = fd;
-free_name:
-	free(name);
-	return rc;
-}
-
-/* Opens the file, makes it when it is not there or damaged. */
-static int open_file(const struct kvc_usage_map *usage, int *out)
-{
-	uint8_t header[HEADER_BYTES];
-	int fd, rc = -EAGAIN;
-
-	for (int i = 0; i < OPEN_ATTEMPTS; i++) {
-		fd = open(usage->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (fd < 0 && errno != ENOENT)
-			return -errno;
-		if (fd >= 0) {
-			struct stat st;
-
-			rc = kvc_mapfile_check(fd, &usage_kind, header);
-			if (rc == 0) {
-				*out = fd;
-				return 0;
-			}
-			if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-				rc = -EINVAL;
-			close(fd);
-			if (rc != -ENOMSG && rc != -EBADMSG)
-				return rc;
-			kvc_log(KVC_LOG_INFO, "%s is damaged and made anew", usage->path);
-			rc = make_file(usage, true, out);
-		} else {
-			rc = make_file(usage, false, out);
-		}
-		if (rc != -EEXIST)
-			return rc;
-	}
-	return rc;
-}
-
-/* Puts the file into the place of what is mapped now. */
-static int attach(struct kvc_usage_map *usage)
-{
-	int fd, rc;
-
-	if (!KVC_MAPFILE_POSSIBLE)
-		return -ENOTSUP;
-	rc = open_file(usage, &fd);
-	if (rc < 0)
-		return rc;
-	rc = kvc_mapfile_attach(fd, &usage_kind, &usage->mapping);
-	if (rc < 0) {
-		close(fd);
-		return rc;
-	}
-	if (usage->fd >= 0)
-		close(usage->fd);
-	usage->fd = fd;
-	atomic_store(&usage->shared, true);
-	return 0;
-}
 
 /* ---------------------------------------------------------------- open, close, check */
 
 int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 {
-	const size_t path_bytes = path ? strlen(path) + 1 : 1;
-	struct kvc_usage_map *usage = calloc(1, sizeof(*usage) + path_bytes);
-	int rc;
+	struct kvc_usage_map *usage = calloc(1, sizeof(*usage));
 
-	if (!usage)
-		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
-	usage->fd = -1;
-	usage->mode = mode;
-	if (path)
-		memcpy(usage->path, path, path_bytes);
-	rc = kvc_mapfile_map(&usage_kind, &usage->mapping);
-	if (rc == 0)
-		rc = -pthread_mutex_init(&usage->lock, NULL);
-	if (rc < 0) {
+	if (!usage || kvc_sharedfile_open(&usage_kind, path, mode, &usage->shared) != 0) {
 		free(usage);
 		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
 	}
-	usage->file = usage->mapping.memory;
-	if (path) {
-		rc = attach(usage);
-		if (rc < 0)
-			kvc_log(KVC_LOG_DEBUG, "%s: %s; counting usage in memory", path,
-				strerror(-rc));
-	}
+	usage->file = kvc_sharedfile_memory(usage->shared);
 	*out = usage;
 	return 0;
 }
@@ -186,10 +67,7 @@ void kvc_usage_close(struct kvc_usage_map *usage)
 {
 	if (!usage)
 		return;
-	kvc_mapfile_unmap(&usage_kind, &usage->mapping);
-	if (usage->fd >= 0)
-		close(usage->fd);
-	(void)pthread_mutex_destroy(&usage->lock);
+	kvc_sharedfile_close(usage->shared);
 	free(usage);
 }
 
@@ -200,65 +78,17 @@ bool kvc_usage_is_new(const struct kvc_usage_map *usage)
 
 bool kvc_usage_is_shared(const struct kvc_usage_map *usage)
 {
-	return atomic_load(&usage->shared);
-}
-
-/* Whether what is mapped was cut, and whether the path still names it. */
-static void inspect(const struct kvc_usage_map *usage, bool *cut, bool *gone)
-{
-	struct stat mapped, named;
-
-	*cut = false;
-	*gone = false;
-	if (fstat(usage->fd, &mapped) != 0)
-		return;
-	*cut = (uint64_t)mapped.st_size < sizeof(*usage->file);
-	if (lstat(usage->path, &named) != 0)
-		*gone = errno == ENOENT;
-	else
-		*gone = named.st_ino != mapped.st_ino || named.st_dev != mapped.st_dev;
-}
-
-/* Memory in the place of a file that was cut and cannot be made anew. */
-static int detach(struct kvc_usage_map *usage)
-{
-	const int rc = kvc_mapfile_detach(&usage_kind, &usage->mapping);
-
-	if (rc < 0)
-		return rc;
-	close(usage->fd);
-	usage->fd = -1;
-	atomic_store(&usage->shared, false);
-	return 0;
+	return kvc_sharedfile_is_shared(usage->shared);
 }
 
 int kvc_usage_check(struct kvc_usage_map *usage)
 {
-	bool cut = false, gone = false;
-	int changed = 0;
+	const int changed = kvc_sharedfile_check(usage->shared);
 
-	if (usage->path[0] == '\0')
-		return 0;
-	(void)pthread_mutex_lock(&usage->lock);
-	if (usage->fd >= 0)
-		inspect(usage, &cut, &gone);
-	if (usage->fd < 0 || cut || gone) {
-		const bool was_shared = usage->fd >= 0;
-		const int rc = attach(usage);
-
-		/* What was counted in memory before is in no file. */
-		if (rc == 0 && !was_shared)
-			atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
-		if (rc == 0)
-			changed = 1;
-		else if (cut)
-			changed = detach(usage) == 0;
-		if (cut)
-			kvc_log(KVC_LOG_WARNING, "%s was cut by somebody: %s", usage->path,
-				rc == 0 ? "made anew" : strerror(-rc));
-	}
-	(void)pthread_mutex_unlock(&usage->lock);
-	return changed;
+	/* What was counted in memory before is in no file. */
+	if (changed == 2)
+		atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
+	return changed != 0;
 }
 
 /* ---------------------------------------------------------------- slots */

@@ -6,10 +6,6 @@
  *
  * The counts may drift (a process that dies between publishing and counting): a recount repairs
  * them. A count below 0 reads as 0. All functions but open and close are thread-safe.
- *
- * A file that is too short is never mapped. Of one that somebody cuts while it is mapped, this
- * process counts in pages of its own from then on (core/guard.h), until kvc_usage_check(), which is
- * called from time to time, puts a sound file in place.
  */
 #ifndef KVC_CORE_USAGE_H
 #define KVC_CORE_USAGE_H
