@@ -39,6 +39,7 @@ static const struct cli_command commands[] = {
 	  .run = kvc_cmd_convert },
 	{ .name = "config", .summary = "check, options, show, sample", .run = kvc_cmd_config },
 	{ .name = "stats", .summary = "counters of running processes", .run = kvc_cmd_stats },
+	{ .name = "top", .summary = "what running processes do, live", .run = kvc_cmd_top },
 	{ .name = "replay",
 	  .summary = "play a request trace and compare every byte",
 	  .run = kvc_cmd_replay },
