@@ -61,8 +61,8 @@ static const struct argp top_argp = {
 	.args_doc = "[ROOT]",
 	.doc = "Shows what the running processes do that use a root: the folder given, else each "
 	       "storage directory of the configuration. Rates are of the time between two looks at "
-	       "their counters; OK, FOUND and HIT are shares of the pages asked for; the latency is "
-	       "that of calls, P99 from a histogram by powers of two. On a terminal each sample "
+	       "their counters; OK, FOUND and HIT are shares of the pages asked for; the latency "
+	       "is that of calls, P99 from a histogram by powers of two. On a terminal each sample "
 	       "takes the place of the last; elsewhere they follow one another, and with --json "
 	       "each is a document on a line."
 	       "\v"

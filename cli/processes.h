@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The counters of running processes, from the pages that they map under roots. Readers: cmd_stats.c,
- * cmd_top.c. */
+/* The counters of running processes, from the pages that they map under roots. Readers:
+ * cmd_stats.c, top_rates.c, cmd_top.c. */
 #ifndef KVC_CLI_PROCESSES_H
 #define KVC_CLI_PROCESSES_H
 

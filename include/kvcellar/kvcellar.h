@@ -334,6 +334,49 @@ struct kvc_root_usage {
 KVC_API int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out,
 			    size_t count);
 
+/*
+ * struct kvc_namespace_usage - what one root holds of a namespace. Texts are valid during the call.
+ * @id               namespace; "" in nixl naming, for all objects of the root
+ * @model, @tenant   as its namespace.json has them; NULL: it has none, or there is no such file
+ * @live_bytes, @objects   of its objects, as counted
+ * @allocated_bytes  that they take: with packed slots those of its segment files
+ * @pinned           1: nothing of it is evicted
+ * @share_bytes      what all namespaces of its tenant may have of the root; 0: no limit
+ */
+struct kvc_namespace_usage {
+	size_t size;
+	const char *root_path;
+	const char *id;
+	const char *model;
+	const char *tenant;
+	uint64_t live_bytes;
+	uint64_t allocated_bytes;
+	uint64_t objects;
+	uint64_t share_bytes;
+	uint32_t pinned;
+	uint32_t reserved;
+};
+typedef int (*kvc_namespace_usage_fn)(void *context, const struct kvc_namespace_usage *usage);
+
+/*
+ * kvc_store_usage_namespaces - usage per root and namespace, as counted by all processes; a root
+ * whose objects nobody has counted yet, or that has no folders, is walked. kvc_store_usage() with
+ * `recount` corrects the counters.
+ * Non-zero from fn stops and is returned. Errors: as kvc_object_list().
+ */
+KVC_API int kvc_store_usage_namespaces(struct kvc_store *store, kvc_namespace_usage_fn fn,
+				       void *context);
+
+/*
+ * kvc_store_pin - nothing of a namespace is evicted, in any process, from now on (within seconds);
+ * on 0: like others again. Pins lie in the roots and stay. What is asked to be removed goes all the
+ * same. There need not be such a namespace yet.
+ * Errors: -EINVAL (not a namespace's id); -ENOTSUP (naming = "nixl", which has no namespaces of its
+ * own; a root without folders, where nothing is evicted); -EROFS; -ENOSPC (too many pins); -EACCES,
+ * ... The roots before the one that is named are changed then.
+ */
+KVC_API int kvc_store_pin(struct kvc_store *store, const char *id, int on);
+
 /* ---------------------------------------------------------------- namespaces */
 
 enum kvc_tristate {

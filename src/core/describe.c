@@ -95,12 +95,16 @@ static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_r
 	char line[160];
 	uint64_t bytes, objects;
 
+	kvc_usage_reload(root->usage);
 	if (kvc_usage_is_new(root->usage)) {
-		if (root->read_only && !root->is_packed) {
+		const bool loaded = kvc_usage_is_loaded(root->usage);
+
+		if (root->read_only && !root->is_packed && !loaded) {
 			fact(text, json, first, "own", "not counted by a read-only open");
 			return;
 		}
-		how = root->read_only		       ? ", not counting files beside the slots" :
+		how = loaded			       ? ", as counted by all processes so far" :
+		      root->read_only		       ? ", not counting files beside the slots" :
 		      kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
 							 ", as counted by this process";
 	}
@@ -373,6 +377,8 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 	if (rc)
 		return rc;
 	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count; r++)
+		kvc_usage_reload(store->roots[r]->usage);
 	for (size_t r = 0; r < store->root_count && !rc; r++)
 		if (recount || kvc_usage_is_new(store->roots[r]->usage))
 			rc = kvc_walk_recount(store->roots[r]);

@@ -185,4 +185,7 @@ void kvc_packed_health(struct kvc_packed *packed, struct kvc_packed_health *out)
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
 		      uint64_t *out_objects);
 
+/* Bytes of the segment files of a namespace. */
+uint64_t kvc_packed_allocated(struct kvc_packed *packed, uint64_t ns_hash);
+
 #endif

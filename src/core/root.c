@@ -671,6 +671,19 @@ static const char *shared_path(const struct kvc_root *root, const char *name, ch
 	return length < 0 || (size_t)length >= bytes ? NULL : out;
 }
 
+/* Who may not write still sees what those who may have counted. */
+static int load_usage(struct kvc_root *root)
+{
+	char path[PATH_MAX];
+	const int length = snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER "/usage",
+				    root->attributes.local_path ? root->attributes.local_path : "");
+
+	if (!root->attributes.local_path || !root->read_only || length < 0 ||
+	    (size_t)length >= sizeof(path))
+		return 0;
+	return kvc_usage_load(root->usage, path);
+}
+
 /* What a root knows about its objects beside them: how many there are, and what was evicted. */
 static int open_shared(struct kvc_root *root)
 {
@@ -678,6 +691,8 @@ static int open_shared(struct kvc_root *root)
 	char path[PATH_MAX];
 	int rc = kvc_usage_open(shared_path(root, "usage", path, sizeof(path)), mode, &root->usage);
 
+	if (rc == 0)
+		rc = load_usage(root);
 	if (rc == 0)
 		rc = kvc_ghost_open(shared_path(root, "ghosts", path, sizeof(path)), mode,
 				    root->device_bytes, &root->ghosts);

@@ -27,6 +27,7 @@ COMMANDS = {
     "info": [], "doctor": [], "selftest": [], "put": ["key"], "get": ["key"], "exists": ["key"], "rm": ["key"],
     "ls": [], "stat": ["key"], "where": ["key"], "verify": [], "clear": ["namespace"],
     "convert": ["--to-dir", "/nonexistent/to", "--dry-run"], "config": ["check"], "stats": [],
+    "usage": [], "pin": ["namespace"], "unpin": ["namespace"],
     "top": ["--once", "--interval", "0.1"],
 }
 
