@@ -67,6 +67,8 @@ struct kvc_root {
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
 
+	atomic_uint_fast64_t oldest_live_s; /* since the earliest object was stored; 0: unknown */
+
 	/* What goes first when there is too much, and what does not go. */
 	const struct kvc_order *order;
 	struct kvc_ghosts *ghosts;
