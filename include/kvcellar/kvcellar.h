@@ -377,6 +377,48 @@ KVC_API int kvc_store_usage_namespaces(struct kvc_store *store, kvc_namespace_us
  */
 KVC_API int kvc_store_pin(struct kvc_store *store, const char *id, int on);
 
+enum kvc_clean_flag {
+	KVC_CLEAN_DRY_RUN = 1u << 0,  /* only tells what would go */
+	KVC_CLEAN_TO_BYTES = 1u << 1, /* by to_bytes instead of to_percent */
+};
+
+/*
+ * struct kvc_clean_params - how much may stay, of each root.
+ * @to_percent   0 to 100: own bytes in percent of `capacity` where the root has one, else how full
+ *               its file system may be
+ * @to_bytes     own bytes
+ */
+struct kvc_clean_params {
+	size_t size;
+	uint32_t flags;
+	uint32_t reserved;
+	double to_percent;
+	uint64_t to_bytes;
+};
+
+/*
+ * struct kvc_clean_report - of all roots together.
+ * @groups      what belongs together: all objects of one key and model
+ * @failed      objects that could not be removed
+ * @left_bytes  own bytes that are left
+ */
+struct kvc_clean_report {
+	size_t size;
+	uint64_t groups;
+	uint64_t objects;
+	uint64_t bytes;
+	uint64_t failed;
+	uint64_t left_bytes;
+};
+
+/*
+ * kvc_store_clean - removes what is used least, by the order of `eviction`, until not more than
+ * that is left or nothing more can go; also with l3_cleaner_enabled = false. Files of others stay.
+ * Errors: -EROFS; -ENOTSUP (a root without folders); those of kvc_object_list().
+ */
+KVC_API int kvc_store_clean(struct kvc_store *store, const struct kvc_clean_params *params,
+			    struct kvc_clean_report *out);
+
 /* ---------------------------------------------------------------- namespaces */
 
 enum kvc_tristate {

@@ -22,6 +22,10 @@ struct kvc_packed_arena;   /* the slots of one size of a namespace */
 struct kvc_packed_segment; /* a file of them */
 struct kvc_root;
 
+/* kvc_store_clean() of one root: adds to the report. */
+int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *params,
+		     struct kvc_clean_report *report);
+
 /* ---------------------------------------------------------------- the root */
 
 /* Whether a new root at this place can and should be packed: 0, or -ENOTSUP with the reason in

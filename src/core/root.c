@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/root.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/format.h"
 #include "core/ghost.h"
@@ -727,10 +728,12 @@ static int set_limits(struct kvc_root *root)
 	return 0;
 }
 
-/* Counting has to be right where it limits. */
+/* Counting has to be right where it limits. Roots of files are counted beside their use. */
 static int count_objects(struct kvc_root *root)
 {
-	return root->capacity_bytes && kvc_usage_is_new(root->usage) ? kvc_walk_recount(root) : 0;
+	return root->capacity_bytes && !root->files && kvc_usage_is_new(root->usage) ?
+		       kvc_walk_recount(root) :
+		       0;
 }
 
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
@@ -842,7 +845,9 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
 		goto close_root;
 	}
-	rc = count_objects(root);
+	rc = kvc_files_open(root);
+	if (!rc)
+		rc = count_objects(root);
 	if (!rc && root->is_packed)
 		rc = open_packed(root);
 	if (!rc)
@@ -896,6 +901,7 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
+	kvc_files_close(root);
 	kvc_tenant_close(root);
 	kvc_ghost_close(root->ghosts);
 	kvc_usage_close(root->usage);

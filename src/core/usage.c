@@ -289,3 +289,20 @@ uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_c
 	atomic_store_explicit(&usage->file->recounted, 1, memory_order_relaxed);
 	return drift;
 }
+
+void kvc_usage_begin(struct kvc_usage_map *usage)
+{
+	atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
+	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++)
+		(void)set_slot(&usage->file->slots[i], 0, 0);
+	(void)set_slot(&usage->file->others, 0, 0);
+}
+
+void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+		      size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		kvc_usage_add(usage, counts[i].ns_hash, limited(counts[i].bytes),
+			      limited(counts[i].objects));
+	atomic_store_explicit(&usage->file->recounted, 1, memory_order_release);
+}

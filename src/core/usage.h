@@ -86,4 +86,13 @@ int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t by
 uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
 			   size_t count);
 
+/*
+ * kvc_usage_begin, kvc_usage_settle - a count beside those who go on: all counts begin at 0 again,
+ * and what was there then is added at the end, in one go. counts[]: what was there when it began.
+ * In between the counts are those of what came and went meanwhile.
+ */
+void kvc_usage_begin(struct kvc_usage_map *usage);
+void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+		      size_t count);
+
 #endif
