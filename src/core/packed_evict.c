@@ -250,7 +250,8 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 	for (uint32_t tries = 0; ended < count && tries < count + EVICT_TRIES; tries++)
 		ended += evict_some(arena, count - ended);
 	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
-	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
+	kvc_counters_evicted(arena->packed->root->store->counters, ended,
+			     ended * arena->slot_bytes);
 	return ended;
 }
 

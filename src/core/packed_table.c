@@ -229,7 +229,8 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 		return;
 	ended = 1 + kvc_packed_evict_group(arena, g);
 	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
-	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
+	kvc_counters_evicted(arena->packed->root->store->counters, ended,
+			     ended * arena->slot_bytes);
 }
 
 /* Whether the other of two live objects of a name stays. Processes side by side can agree on the
