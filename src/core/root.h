@@ -58,6 +58,12 @@ struct kvc_root {
 	atomic_bool suspect;
 	atomic_uint_fast64_t suspect_ms; /* when it stalled last */
 
+	/* For metrics; 0: not known. Space of the device, as last asked; seconds since the least
+	 * recently used object was used. */
+	atomic_uint_fast64_t device_total_bytes;
+	atomic_uint_fast64_t device_free_bytes;
+	atomic_uint_fast64_t oldest_live_s;
+
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
 	struct kvc_log_limit warnings[KVC_WARN_COUNT];
