@@ -773,6 +773,11 @@ void kvc_packed_health(struct kvc_packed *packed, struct kvc_packed_health *out)
 	*out = health;
 }
 
+uint64_t kvc_packed_capacity(const struct kvc_packed *packed)
+{
+	return packed->capacity_bytes;
+}
+
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
 		      uint64_t *out_objects)
 {

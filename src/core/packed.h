@@ -159,6 +159,9 @@ bool kvc_packed_remove(struct kvc_packed_arena *arena, const struct kvc_packed_p
 
 /* ---------------------------------------------------------------- figures */
 
+/* Bytes that all segments together may have. */
+uint64_t kvc_packed_capacity(const struct kvc_packed *packed);
+
 struct kvc_packed_health {
 	uint64_t capacity_bytes;
 	uint64_t segment_bytes; /* allocated */
