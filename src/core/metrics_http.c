@@ -212,6 +212,8 @@ int kvc_http_start(struct kvc_http *http)
 	rc = pthread_create(&http->thread, NULL, serve, http);
 	(void)pthread_sigmask(SIG_SETMASK, &former, NULL);
 	http->runs = rc == 0;
+	if (http->runs)
+		(void)pthread_setname_np(http->thread, "kvc-metrics");
 	return -rc;
 }
 

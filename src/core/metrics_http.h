@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define KVC_HTTP_CONNECTIONS 16u /* at a time; more wait until one of them ends */
-#define KVC_HTTP_TIMEOUT_S   10u /* that a connection may be silent */
+#define KVC_HTTP_TIMEOUT_S   3u	 /* that a connection may be silent */
 
 struct kvc_http;
 
