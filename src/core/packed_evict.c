@@ -6,16 +6,17 @@
 #include "core/packed_internal.h"
 
 #include "core/clock.h"
+#include "core/ghost.h"
+#include "core/pin.h"
 #include "core/stats.h"
 #include "core/store.h"
+#include "core/tenant.h"
 
 #include <time.h>
 
-#define SAMPLES	    32u
-#define OLDEST	    4u /* of the samples, whose groups are looked at */
-#define VICTIMS	    2u /* of one sample */
 #define RESERVE_MIN 64u
-#define EVICT_TRIES 8u /* without success */
+#define EVICT_TRIES 8u	  /* without success */
+#define ROUNDS_MAX  4096u /* of those that are spared */
 
 #define RECOUNT_PAUSE_NS (UINT64_C(10) * 1000000)
 
@@ -37,19 +38,54 @@ struct victim {
 	uint64_t state;
 	uint64_t g;
 	uint64_t stamp;
+	uint64_t rank;
 };
 
-/* What one group has in an arena: the latest use, or, when told so, the end of all of it. */
-static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+/* What is to be known of a group, or to be done to it. */
+struct group {
+	uint64_t g;
+	bool new_ones;	/* as of a sample */
+	uint64_t rank;	/* of the object of it that goes last */
+	uint64_t stamp; /* of the same */
+	bool end;	/* ends it */
+	uint64_t ended;
+	uint64_t spared; /* the stamp that it gets; 0: none */
+};
+
+static const struct kvc_order *order_of(const struct kvc_packed_arena *arena)
+{
+	return arena->packed->root->order;
+}
+
+/* An object of the group. */
+static void group_slot(struct group *group, struct kvc_packed_segment *segment, uint32_t number,
+		       uint64_t state)
+{
+	_Atomic uint64_t *at = &segment->stamps[number];
+	uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+	const uint64_t rank = order_of(segment->arena)->rank(old >> 1, group->new_ones);
+
+	if (rank >= group->rank) {
+		group->rank = rank;
+		group->stamp = old >> 1;
+	}
+	if (group->end)
+		group->ended += kvc_packed_slot_end(segment, number, state);
+	else if (group->spared)
+		(void)atomic_compare_exchange_strong_explicit(
+			at, &old, group->spared << 1 | (old & KVC_PACKED_SUSPECT),
+			memory_order_relaxed, memory_order_relaxed);
+}
+
+static void group_in(struct kvc_packed_arena *arena, struct group *group)
 {
 	struct kvc_packed_table *table = kvc_packed_table_get(arena);
 	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
-	const uint64_t tag = kvc_packed_tag(g, 0) & KVC_PACKED_TAG_GROUP;
-	uint32_t ended = 0;
+	const uint64_t tag = kvc_packed_tag(group->g, 0) & KVC_PACKED_TAG_GROUP;
 
 	for (uint32_t left = table ? lanes : 0; left; left &= left - 1) {
 		const struct kvc_packed_buckets buckets =
-			kvc_packed_buckets(table, g, (uint32_t)__builtin_ctz(left));
+			kvc_packed_buckets(table, group->g, (uint32_t)__builtin_ctz(left));
 
 		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
 			const uint64_t entry = atomic_load_explicit(
@@ -57,7 +93,7 @@ static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *l
 				memory_order_acquire);
 			const uint32_t number = kvc_packed_ref_slot(entry);
 			struct kvc_packed_segment *segment;
-			uint64_t state, stamp;
+			uint64_t state;
 
 			if (entry == 0 || (entry & KVC_PACKED_TAG_GROUP) != tag)
 				continue;
@@ -66,33 +102,25 @@ static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *l
 				continue;
 			state = atomic_load_explicit(&segment->headers[number].state,
 						     memory_order_acquire);
-			if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+			if (kvc_packed_st(state) == KVC_PACKED_LIVE &&
 			    atomic_load_explicit(&segment->headers[number].g,
-						 memory_order_relaxed) != g)
-				continue;
-			stamp = atomic_load_explicit(&segment->stamps[number],
-						     memory_order_relaxed) >>
-				1;
-			*latest = stamp > *latest ? stamp : *latest;
-			if (end)
-				ended += kvc_packed_slot_end(segment, number, state);
+						 memory_order_relaxed) == group->g)
+				group_slot(group, segment, number, state);
 		}
 	}
-	return ended;
 }
 
 /* A group lies in all arenas of its namespace. */
-static uint32_t group_all(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+static void group_all(struct kvc_packed_arena *arena, struct group *group)
 {
-	uint32_t ended = 0;
-
 	kvc_packed_refresh(arena->packed);
 	for (struct kvc_packed_arena *a =
 		     atomic_load_explicit(&arena->packed->arenas, memory_order_acquire);
 	     a; a = a->next)
 		if (a->ns_hash == arena->ns_hash)
-			ended += group_in(a, g, latest, end);
-	return ended;
+			group_in(a, group);
+	if (group->end)
+		kvc_ghost_add(arena->packed->root->ghosts, group->g);
 }
 
 static bool add_victim(struct victim *victim, struct kvc_packed_segment *segment, uint64_t random)
@@ -105,9 +133,9 @@ static bool add_victim(struct victim *victim, struct kvc_packed_segment *segment
 	return true;
 }
 
-/* At most SAMPLES of those that are there, each as likely as any other. */
+/* At most KVC_ORDER_SAMPLES of those that are there, each as likely as any other. */
 static unsigned some_segments(struct kvc_packed_arena *arena, uint32_t segments,
-			      struct kvc_packed_segment *some[SAMPLES])
+			      struct kvc_packed_segment *some[KVC_ORDER_SAMPLES])
 {
 	uint32_t seen = 0;
 
@@ -117,23 +145,24 @@ static unsigned some_segments(struct kvc_packed_arena *arena, uint32_t segments,
 
 		if (!kvc_packed_usable(segment))
 			continue;
-		if (seen++ >= SAMPLES)
+		if (seen++ >= KVC_ORDER_SAMPLES)
 			at = kvc_packed_random(arena->packed) % seen;
-		if (at < SAMPLES)
+		if (at < KVC_ORDER_SAMPLES)
 			some[at] = segment;
 	}
-	return seen < SAMPLES ? seen : SAMPLES;
+	return seen < KVC_ORDER_SAMPLES ? seen : KVC_ORDER_SAMPLES;
 }
 
 /* Slots at random with their stamps, which come from memory side by side; few of them are free. */
-static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
+static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[KVC_ORDER_SAMPLES])
 {
 	const uint32_t segments =
 		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
-	struct kvc_packed_segment *some[SAMPLES];
+	struct kvc_packed_segment *some[KVC_ORDER_SAMPLES];
 	unsigned count = 0, present = 0;
 
-	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 2 * SAMPLES; tries++) {
+	for (unsigned tries = 0;
+	     segments > 0 && count < KVC_ORDER_SAMPLES && tries < 2 * KVC_ORDER_SAMPLES; tries++) {
 		const uint64_t random = kvc_packed_random(arena->packed);
 		const uint32_t number = 1 + (uint32_t)((random >> 32) % segments);
 
@@ -141,9 +170,10 @@ static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAM
 			count++;
 	}
 	/* Most of the numbers are those of segments that are gone. */
-	if (count < SAMPLES)
+	if (count < KVC_ORDER_SAMPLES)
 		present = some_segments(arena, segments, some);
-	for (unsigned tries = 0; present > 0 && count < SAMPLES && tries < SAMPLES; tries++) {
+	for (unsigned tries = 0;
+	     present > 0 && count < KVC_ORDER_SAMPLES && tries < KVC_ORDER_SAMPLES; tries++) {
 		const uint64_t random = kvc_packed_random(arena->packed);
 
 		if (add_victim(&victims[count], some[(random >> 32) % present], random))
@@ -157,17 +187,31 @@ static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAM
 	return count;
 }
 
-/* The one of victims[k..count) with the earliest stamp comes to k. */
-static void oldest_first(struct victim *victims, unsigned k, unsigned count)
+/* The ranks of a sample. Returns whether those go that are new. */
+static bool rank_all(const struct kvc_packed_arena *arena, struct victim *victims, unsigned count)
+{
+	uint64_t stamps[KVC_ORDER_SAMPLES] = { 0 };
+	bool new_ones;
+
+	for (unsigned i = 0; i < count; i++)
+		stamps[i] = victims[i].stamp;
+	new_ones = kvc_order_new_ones(order_of(arena), stamps, count);
+	for (unsigned i = 0; i < count; i++)
+		victims[i].rank = order_of(arena)->rank(victims[i].stamp, new_ones);
+	return new_ones;
+}
+
+/* The one of victims[k..count) that is first comes to k. */
+static void first_to_go(struct victim *victims, unsigned k, unsigned count)
 {
 	struct victim victim = victims[k];
-	unsigned oldest = k;
+	unsigned first = k;
 
 	for (unsigned i = k + 1; i < count; i++)
-		if (victims[i].stamp < victims[oldest].stamp)
-			oldest = i;
-	victims[k] = victims[oldest];
-	victims[oldest] = victim;
+		if (victims[i].rank < victims[first].rank)
+			first = i;
+	victims[k] = victims[first];
+	victims[first] = victim;
 }
 
 /* Live, and still what the stamp was read of: a free slot keeps the stamp of its past, and may have
@@ -184,75 +228,183 @@ static bool is_live(struct victim *victim)
 		       victim->stamp;
 }
 
+/* What is drawn from one sample. */
+struct draw {
+	struct victim victims[KVC_ORDER_SAMPLES];
+	unsigned count;
+	unsigned at; /* those before were looked at */
+	bool new_ones;
+};
+
 /*
- * The group that was not used for the longest time, of those of the oldest slots of the sample from
- * *at on: one whose other rank was read just now stays. *at moves behind the slots that were looked
- * at. False: none is live.
+ * The group that goes first, of those of the first slots of the sample from `at` on: one whose
+ * other rank was read just now stays. `at` moves behind the slots that were looked at. False: none
+ * is live.
  */
-static bool choose(struct kvc_packed_arena *arena, struct victim *victims, unsigned count,
-		   unsigned *at, struct victim *out)
+static bool choose(struct kvc_packed_arena *arena, struct draw *draw, struct victim *out,
+		   struct group *out_group)
 {
-	uint64_t best = UINT64_MAX;
+	bool found = false;
 
-	for (unsigned seen = 0; seen < OLDEST && *at < count; (*at)++) {
-		uint64_t latest;
+	for (unsigned seen = 0; seen < KVC_ORDER_OLDEST && draw->at < draw->count; draw->at++) {
+		struct victim *victim = &draw->victims[draw->at];
+		struct group group = { .new_ones = draw->new_ones };
 
-		oldest_first(victims, *at, count);
-		if (!is_live(&victims[*at]))
+		first_to_go(draw->victims, draw->at, draw->count);
+		if (!is_live(victim))
 			continue;
-		latest = victims[*at].stamp;
-		(void)group_all(arena, victims[*at].g, &latest, false);
-		if (latest < best) {
-			best = latest;
-			*out = victims[*at];
+		group.g = victim->g;
+		group.rank = victim->rank;
+		group.stamp = victim->stamp;
+		group_all(arena, &group);
+		if (!found || group.rank < out_group->rank) {
+			found = true;
+			*out = *victim;
+			*out_group = group;
 		}
 		seen++;
-		if (latest == victims[*at].stamp) {
-			(*at)++;
+		if (group.rank == victim->rank) {
+			draw->at++;
 			break; /* all of it is as old: no other can be older */
 		}
 	}
-	return best != UINT64_MAX;
+	return found;
 }
 
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g)
 {
-	uint64_t latest = 0;
+	struct group group = { .g = g, .end = true };
 
-	return group_all(arena, g, &latest, true);
+	group_all(arena, &group);
+	return (uint32_t)group.ended;
 }
 
-/* What is to go of one sample: at most VICTIMS groups. */
-static uint32_t evict_some(struct kvc_packed_arena *arena, uint32_t count)
+/* It stays, as one that was used at this time. */
+static void spare(struct kvc_packed_arena *arena, const struct victim *victim, uint64_t stamp)
 {
-	struct victim victims[SAMPLES];
-	const unsigned sampled = sample(arena, victims);
+	struct group group = { .g = victim->g, .spared = stamp };
+
+	group_slot(&group, victim->segment, victim->slot, victim->state);
+	group_all(arena, &group);
+}
+
+/* What is to go of one sample: at most KVC_ORDER_VICTIMS groups. *spared: some were to go, and
+ * stay. */
+static uint32_t evict_some(struct kvc_packed_arena *arena, uint32_t count, bool *spared)
+{
+	struct draw draw = { .at = 0 };
 	uint32_t ended = 0;
-	unsigned at = 0;
 
-	for (unsigned n = 0; n < VICTIMS && ended < count; n++) {
+	draw.count = sample(arena, draw.victims);
+	draw.new_ones = rank_all(arena, draw.victims, draw.count);
+	for (unsigned n = 0; n < KVC_ORDER_VICTIMS && ended < count; n++) {
 		struct victim victim;
-		uint64_t latest = 0;
+		struct group group;
+		uint64_t stamp;
 
-		if (!choose(arena, victims, sampled, &at, &victim))
+		if (!choose(arena, &draw, &victim, &group))
 			break;
+		stamp = order_of(arena)->spared(group.stamp,
+						atomic_load_explicit(&arena->packed->shm->clock,
+								     memory_order_relaxed));
+		if (stamp != KVC_ORDER_GOES) {
+			spare(arena, &victim, stamp);
+			*spared = true;
+			continue;
+		}
 		/* It may have no entry in the table itself. */
 		ended += kvc_packed_slot_end(victim.segment, victim.slot, victim.state);
-		ended += group_all(arena, victim.g, &latest, true);
+		ended += kvc_packed_evict_group(arena, victim.g);
 	}
 	return ended;
 }
 
-uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
+void kvc_packed_count_evicted(struct kvc_packed_arena *arena, uint32_t ended)
 {
-	uint32_t ended = 0;
-
-	for (uint32_t tries = 0; ended < count && tries < count + EVICT_TRIES; tries++)
-		ended += evict_some(arena, count - ended);
 	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
 	kvc_counters_evicted(arena->packed->root->store->counters, ended,
 			     ended * arena->slot_bytes);
+}
+
+uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
+{
+	uint32_t ended = 0, tries = 0;
+
+	if (kvc_pin_has(arena->packed->root, arena->ns_hash))
+		return 0;
+	for (unsigned round = 0; round < ROUNDS_MAX && ended < count && tries < count + EVICT_TRIES;
+	     round++) {
+		bool spared = false;
+
+		ended += evict_some(arena, count - ended, &spared);
+		tries += !spared;
+	}
+	kvc_packed_count_evicted(arena, ended);
 	return ended;
+}
+
+/* The earliest rank of a sample; UINT64_MAX: it has none that may go. */
+static uint64_t earliest(struct kvc_packed_arena *arena)
+{
+	struct victim victims[KVC_ORDER_SAMPLES];
+	const unsigned count = sample(arena, victims);
+	uint64_t first = UINT64_MAX;
+
+	if (kvc_pin_has(arena->packed->root, arena->ns_hash))
+		return UINT64_MAX;
+	(void)rank_all(arena, victims, count);
+	for (unsigned i = 0; i < count; i++)
+		if (victims[i].rank < first && is_live(&victims[i]))
+			first = victims[i].rank;
+	return first;
+}
+
+uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count)
+{
+	const struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_arena *first = NULL;
+	uint64_t first_rank = UINT64_MAX;
+
+	for (struct kvc_packed_arena *a =
+		     atomic_load_explicit(&packed->arenas, memory_order_acquire);
+	     a; a = a->next) {
+		uint64_t rank;
+
+		if (a->ns_hash != arena->ns_hash &&
+		    !kvc_tenant_is_same(packed->root, a->ns_hash, arena->ns_hash))
+			continue;
+		rank = earliest(a);
+		if (rank < first_rank) {
+			first_rank = rank;
+			first = a;
+		}
+	}
+	return first ? kvc_packed_evict(first, count) : 0;
+}
+
+uint64_t kvc_packed_oldest_s(struct kvc_packed *packed)
+{
+	const uint32_t now_s = (uint32_t)((uint64_t)kvc_wall_ns() / 1000000000u);
+	uint64_t oldest = 0;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		struct victim victims[KVC_ORDER_SAMPLES];
+		const unsigned count = sample(a, victims);
+
+		for (unsigned i = 0; i < count; i++) {
+			struct kvc_packed_fields fields;
+			uint32_t age_s;
+
+			if (!kvc_packed_read(&victims[i].segment->headers[victims[i].slot],
+					     &fields))
+				continue;
+			age_s = now_s - (uint32_t)fields.created_depth;
+			/* A clock that was set back. */
+			if (age_s <= INT32_MAX && age_s > oldest)
+				oldest = age_s;
+		}
+	}
+	return oldest;
 }
 
 /* ---------------------------------------------------------------- sweep */

@@ -3,6 +3,7 @@
 #ifndef KVC_CORE_PACKED_INTERNAL_H
 #define KVC_CORE_PACKED_INTERNAL_H
 
+#include "core/order.h"
 #include "core/packed.h"
 #include "core/packed_file.h"
 #include "core/packed_format.h"
@@ -254,8 +255,16 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint
 /* Frees up to `count` slots of the arena, coldest groups first. Returns how many. */
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
 
-/* Ends what a group has in the arenas of its namespace. Returns how many slots. */
+/* The same among all arenas of the tenant whose namespace it is of. */
+uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count);
+
+/* Ends what a group has in the arenas of its namespace, and remembers it. Returns how many slots,
+ * which the caller counts as evicted. */
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
+void kvc_packed_count_evicted(struct kvc_packed_arena *arena, uint32_t ended);
+
+/* For how long the earliest of some objects have been there, in s; 0: there are none. */
+uint64_t kvc_packed_oldest_s(struct kvc_packed *packed);
 
 /* The bitmap of the arena by the states. Returns the free slots that were found. */
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);

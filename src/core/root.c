@@ -782,6 +782,8 @@ uint64_t kvc_root_room(struct kvc_root *root)
 
 const char *kvc_root_limit_text(const struct kvc_root *root)
 {
+	if (root->tenants)
+		return "over capacity, under min_free, or over the tenant's share";
 	if (!root->min_free_bytes)
 		return "over capacity";
 	return root->capacity_bytes ? "over capacity, or under min_free" : "under min_free";

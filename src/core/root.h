@@ -64,14 +64,14 @@ struct kvc_root {
 	atomic_bool suspect;
 	atomic_uint_fast64_t suspect_ms; /* when it stalled last */
 
-	/* For metrics; 0: not known. Space of the device, as last asked; seconds since the least
-	 * recently used object was used. */
+	/* Space of the device for the metrics, as last asked; 0: not known. */
 	atomic_uint_fast64_t device_total_bytes;
 	atomic_uint_fast64_t device_free_bytes;
-	atomic_uint_fast64_t oldest_live_s;
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
+
+	atomic_uint_fast64_t oldest_live_s; /* since the earliest object was stored; 0: unknown */
 
 	/* What goes first when there is too much, and what does not go. */
 	const struct kvc_order *order;

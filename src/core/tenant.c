@@ -154,6 +154,14 @@ uint64_t kvc_tenant_share(const struct kvc_root *root, uint64_t ns_hash)
 	return owner ? bytes_of(root, owner->share) : UINT64_MAX;
 }
 
+bool kvc_tenant_is_same(const struct kvc_root *root, uint64_t ns_hash, uint64_t other)
+{
+	const struct owner *one = root->tenants ? find(root->tenants, ns_hash) : NULL;
+	const struct owner *two = one ? find(root->tenants, other) : NULL;
+
+	return two && one->share == two->share && one->share != NO_SHARE;
+}
+
 /* Of all namespaces of the tenant: files and slots. */
 static uint64_t used_by(struct kvc_root *root, uint32_t share)
 {

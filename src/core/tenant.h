@@ -23,6 +23,9 @@ void kvc_tenant_look(struct kvc_root *root);
 /* Bytes that the tenant of a namespace may have; UINT64_MAX: no limit. */
 uint64_t kvc_tenant_share(const struct kvc_root *root, uint64_t ns_hash);
 
+/* Whether two namespaces are of one tenant that has a share. */
+bool kvc_tenant_is_same(const struct kvc_root *root, uint64_t ns_hash, uint64_t other);
+
 /* Bytes that it may still have, or has too many. */
 uint64_t kvc_tenant_room(struct kvc_root *root, uint64_t ns_hash);
 uint64_t kvc_tenant_excess(struct kvc_root *root, uint64_t ns_hash);
