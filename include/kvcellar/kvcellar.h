@@ -274,6 +274,11 @@ struct kvc_operation_stats {
  * @storage_registrations   queues open at this moment
  * @usage_drift         bytes that a recount corrected, absolute
  * @evicted             objects that made room for others
+ * @evicted_bytes       the space that they had
+ * @ghost_hits          objects that get or exists asked for when they had been evicted not long ago
+ * @prefix_calls        exists that stop at the first miss (one for each transfer),
+ * @prefix_pages_asked  the pages that they asked for,
+ * @prefix_pages_found  and those of them in front of the first miss
  */
 struct kvc_stats {
 	size_t size;
@@ -289,6 +294,11 @@ struct kvc_stats {
 	uint64_t storage_registrations;
 	uint64_t usage_drift;
 	uint64_t evicted;
+	uint64_t evicted_bytes;
+	uint64_t ghost_hits;
+	uint64_t prefix_calls;
+	uint64_t prefix_pages_asked;
+	uint64_t prefix_pages_found;
 };
 
 KVC_API int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out);

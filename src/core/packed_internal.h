@@ -261,7 +261,7 @@ uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count)
 /* Ends what a group has in the arenas of its namespace, and remembers it. Returns how many slots,
  * which the caller counts as evicted. */
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
-void kvc_packed_count_evicted(struct kvc_packed *packed, uint32_t ended);
+void kvc_packed_count_evicted(struct kvc_packed_arena *arena, uint32_t ended);
 
 /* For how long the earliest of some objects have been there, in s; 0: there are none. */
 uint64_t kvc_packed_oldest_s(struct kvc_packed *packed);
