@@ -86,6 +86,7 @@ int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_usage(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_pin(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_unpin(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_clean(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_clear(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_config(struct kvc_cli *cli, int argc, char **argv);

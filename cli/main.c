@@ -36,6 +36,7 @@ static const struct cli_command commands[] = {
 	{ .name = "usage", .summary = "space by root, namespace and tenant", .run = kvc_cmd_usage },
 	{ .name = "pin", .summary = "keep a namespace from being evicted", .run = kvc_cmd_pin },
 	{ .name = "unpin", .summary = "let it be evicted again", .run = kvc_cmd_unpin },
+	{ .name = "clean", .summary = "make room: remove what is used least", .run = kvc_cmd_clean },
 	{ .name = "clear", .summary = "remove the objects of one namespace", .run = kvc_cmd_clear },
 	{ .name = "convert",
 	  .summary = "objects into another storage layout, naming or folder",

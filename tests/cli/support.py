@@ -28,6 +28,7 @@ COMMANDS = {
     "ls": [], "stat": ["key"], "where": ["key"], "verify": [], "clear": ["namespace"],
     "convert": ["--to-dir", "/nonexistent/to", "--dry-run"], "config": ["check"], "stats": [],
     "usage": [], "pin": ["namespace"], "unpin": ["namespace"],
+    "clean": ["--to", "100%", "--dry-run"],
     "top": ["--once", "--interval", "0.1"],
 }
 
