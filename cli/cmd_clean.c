@@ -78,9 +78,9 @@ static const struct argp_option clean_options[] = {
 static const struct argp clean_argp = {
 	.options = clean_options,
 	.parser = parse_clean,
-	.doc = "Makes room now: removes what is used least, by the order of `eviction', whole groups "
-	       "at a time, until not more than that is left, or nothing more can go. Files of others "
-	       "and pinned namespaces stay."
+	.doc = "Makes room now: removes what is used least, by the order of `eviction', whole "
+	       "groups at a time, until not more than that is left, or nothing more can go. Files "
+	       "of others and pinned namespaces stay."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar -c kvcellar.toml clean --to 70% --dry-run\n"

@@ -14,6 +14,7 @@
 
 #define ROOT_JSON	  ".kvcellar/root.json"
 #define ROOT_JSON_MAX	  65536u
+#define CLEANER_LOCK	  ".kvcellar/cleaner.lock"
 #define SHM		  ".kvcellar/packed/root.shm"
 #define SHM_MACHINE	  144 /* offset of the machine id, 32 bytes; the heartbeat follows */
 #define OTHER_HOST_S	  60
@@ -291,6 +292,32 @@ static void check_other_host(struct doctor *doctor, int root_fd)
 			"another host (machine id %s) had it last", theirs);
 }
 
+/* The cleaner of a root of files has the first byte of this file locked. */
+static void check_elected(struct doctor *doctor, int root_fd, const struct holders *pages)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+	const int fd = openat(root_fd, CLEANER_LOCK, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	bool known, elected;
+
+	if (fd < 0)
+		return;
+	known = fcntl(fd, F_OFD_GETLK, &lock) == 0;
+	elected = lock.l_type != F_UNLCK;
+	(void)close(fd);
+	if (!known || !doctor_flag(doctor, "l3_cleaner_enabled"))
+		return;
+	if (elected)
+		doctor_add(doctor, DOCTOR_OK, "cleaner", NULL, "a process is the cleaner");
+	else if (pages->living)
+		doctor_add(doctor, DOCTOR_WARNING, "cleaner",
+			   "set l3_cleaner_enabled = true for the servers, too",
+			   "%u process%s here, and none is the cleaner", pages->living,
+			   pages->living == 1 ? "" : "es");
+	else
+		doctor_add(doctor, DOCTOR_OK, "cleaner", NULL,
+			   "no process with counters here, and so no cleaner");
+}
+
 void doctor_check_housekeeping(struct doctor *doctor, int root_fd)
 {
 	const struct holders pages = count_holders(root_fd, ".kvcellar/stats");
@@ -314,6 +341,7 @@ void doctor_check_housekeeping(struct doctor *doctor, int root_fd)
 			   "%u writers hold a lease and have no counters here: those of other "
 			   "hosts, or of stores whose first root is another",
 			   leases.living - pages.living);
+	check_elected(doctor, root_fd, &pages);
 	check_other_host(doctor, root_fd);
 }
 

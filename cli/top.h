@@ -42,6 +42,9 @@ double top_mean_us(const struct kvc_operation_stats *operation);
 /* Pages that ended OK, of those that were asked for; -1: none were. */
 double top_share_ok(const struct kvc_operation_stats *operation);
 
+/* Leading pages that were there, of those that prefixes were asked for; -1: none were. */
+double top_prefix_share(const struct kvc_stats *stats);
+
 /* A cause that says why pages were not served or stored. */
 bool top_is_failure(int cause);
 

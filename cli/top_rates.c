@@ -130,6 +130,13 @@ double top_share_ok(const struct kvc_operation_stats *operation)
 				  -1;
 }
 
+double top_prefix_share(const struct kvc_stats *stats)
+{
+	return stats->prefix_pages_asked ?
+		       (double)stats->prefix_pages_found / (double)stats->prefix_pages_asked :
+		       -1;
+}
+
 bool top_is_failure(int cause)
 {
 	return cause != KVC_CAUSE_NONE && cause != KVC_CAUSE_EXISTED &&

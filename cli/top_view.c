@@ -15,6 +15,7 @@ static const struct {
 	bool always; /* also when it is 0 */
 } events[] = {
 	{ "evicted", offsetof(struct kvc_stats, evicted), true },
+	{ "ghost_hits", offsetof(struct kvc_stats, ghost_hits), true },
 	{ "overruns", offsetof(struct kvc_stats, overruns), true },
 	{ "retries", offsetof(struct kvc_stats, retries), true },
 	{ "bounced", offsetof(struct kvc_stats, bounced), false },
@@ -81,6 +82,18 @@ static void write_operations(FILE *out, const struct top_sample *sample)
 			      speed(c, o->bytes, sample->seconds), share(d, top_share_ok(o)),
 			      span(e, top_mean_us(o)), span(f, top_quantile(o, 0.99)));
 	}
+}
+
+/* What the engine asks first: how much of a prefix is there. */
+static void write_prefixes(FILE *out, const struct top_sample *sample)
+{
+	const struct kvc_stats *total = &sample->rows->total;
+	char asked[CLI_FORMAT_BYTES], found[CLI_FORMAT_BYTES];
+
+	(void)fprintf(out,
+		      "prefixes   %s pages asked for a second, %s found before the first miss\n",
+		      rate(asked, total->prefix_pages_asked, sample->seconds),
+		      share(found, top_prefix_share(total)));
 }
 
 static void write_failures(FILE *out, const struct top_sample *sample)
@@ -232,6 +245,7 @@ int top_print(struct kvc_cli *cli, const struct top_sample *sample, bool redraw,
 		      sample->rows->count == 1 ? "" : "es",
 		      cli_format_seconds(every, sample->seconds));
 	write_operations(out, sample);
+	write_prefixes(out, sample);
 	write_failures(out, sample);
 	write_events(out, sample);
 	(void)fputc('\n', out);
@@ -279,6 +293,7 @@ static json_t *operation_json(const struct kvc_operation_stats *operation, doubl
 static json_t *rates_json(const struct kvc_stats *delta, double seconds)
 {
 	json_t *rates = json_object(), *operations = json_object(), *list = json_object();
+	const double found = top_prefix_share(delta);
 
 	for (int op = 0; op < KVC_OPERATION_COUNT; op++)
 		(void)json_object_set_new(operations, operation_names[op],
@@ -288,6 +303,10 @@ static json_t *rates_json(const struct kvc_stats *delta, double seconds)
 					  json_real((double)event_of(delta, i) / seconds));
 	(void)json_object_set_new(rates, "operations", operations);
 	(void)json_object_set_new(rates, "events_per_second", list);
+	(void)json_object_set_new(rates, "prefix_pages_asked_per_second",
+				  json_real((double)delta->prefix_pages_asked / seconds));
+	(void)json_object_set_new(rates, "prefix_found_share",
+				  found < 0 ? json_null() : json_real(found));
 	(void)json_object_set_new(rates, "parked_queues",
 				  json_integer((json_int_t)delta->parked_queues));
 	return rates;

@@ -241,6 +241,38 @@ class Doctor(support.Case):
         process.stdin.close()
         self.find(self.doctor("--read-only"), "processes", "warning", "died")
 
+    def start_writer(self, *arguments):
+        """A process with an open store of files: it waits for the bytes of its put."""
+        process = subprocess.Popen([KVCELLAR, "-D", self.root, "-s", "storage_layout=files",
+                                    *arguments, "put", "k"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   env=environment())
+        self.addCleanup(process.wait)
+        self.addCleanup(process.stdin.close)
+        return process
+
+    def until(self, status, fragment):
+        """Until the cleaner of the root is told so; a process needs a moment to become it."""
+        end = time.monotonic() + support.TIMEOUT
+        found = []
+        while time.monotonic() < end:
+            checks = self.doctor("--read-only")
+            found = [one for one in checks if one["check"] == "cleaner" and one["root"]]
+            if any(one["status"] == status and fragment in one["text"] for one in found):
+                return
+            time.sleep(0.05)
+        self.fail(f"{status} {fragment}: {found}")
+
+    def test_who_is_the_cleaner(self):
+        self.put("-s", "storage_layout=files")
+        self.until("ok", "no process")
+        with self.subTest("disabled"):
+            process = self.start_writer("-s", "l3_cleaner_enabled=false")
+            self.until("warning", "none is the cleaner")
+            process.communicate(b"x")
+        self.start_writer()
+        self.until("ok", "a process is the cleaner")
+
     def test_orphans_and_times_in_the_future(self):
         self.put()
         orphan = self.write("root/.kvctmp.0123456789abcdef0123456789abcdef.1", b"x" * 9000)

@@ -16,7 +16,8 @@ OPERATIONS = ("exists", "get", "set", "remove")
 OPERATION_CELLS = 116
 FIELDS = {"calls": 0, "pages": 1, "bytes": 2, "ok": 3, "miss": 4, "absent": 20, "sum": 83}
 LATENCY = 84
-OTHERS = {"overruns": 928, "retries": 929, "parked_queues": 934, "evicted": 938}
+OTHERS = {"overruns": 928, "retries": 929, "parked_queues": 934, "evicted": 938,
+          "ghost_hits": 940, "prefix_pages_asked": 942, "prefix_pages_found": 943}
 
 
 def crc32c(data):
@@ -35,7 +36,7 @@ class Page:
         folder = os.path.join(root, ".kvcellar", "stats")
         os.makedirs(folder, exist_ok=True)
         self.path = os.path.join(folder, f"{pid}-{number:032x}")
-        header = struct.pack("<8sHHIQIIq84x", b"KVCSTS\r\n", 1, 0, 128, 8192, 939, pid, 0)
+        header = struct.pack("<8sHHIQIIq84x", b"KVCSTS\r\n", 1, 0, 128, 8192, 944, pid, 0)
         header += struct.pack("<I", crc32c(header))
         self.cells = [0] * ((8192 - 128) // 8)
         with open(self.path, "wb") as file:
@@ -108,6 +109,9 @@ class Top(support.Case):
         page.cells[OTHERS["overruns"]] += 3
         page.cells[OTHERS["retries"]] += 2
         page.cells[OTHERS["parked_queues"]] = 1
+        page.cells[OTHERS["ghost_hits"]] += 4
+        page.cells[OTHERS["prefix_pages_asked"]] += 200
+        page.cells[OTHERS["prefix_pages_found"]] += 150
         page.write()
         sample = self.until(top, lambda s: s["total"]["operations"]["get"]["pages_per_second"] > 0)
         get = sample["total"]["operations"]["get"]
@@ -122,6 +126,9 @@ class Top(support.Case):
         self.assertEqual(self.amount(sample, "events_per_second", "overruns"), 3)
         self.assertEqual(self.amount(sample, "events_per_second", "retries"), 2)
         self.assertEqual(sample["total"]["parked_queues"], 1)
+        self.assertEqual(self.amount(sample, "events_per_second", "ghost_hits"), 4)
+        self.assertEqual(self.amount(sample, "prefix_pages_asked_per_second"), 200)
+        self.assertAlmostEqual(sample["total"]["prefix_found_share"], 0.75)
         self.assertIsNone(sample["total"]["operations"]["set"]["p99_us"])
         self.assertEqual([one["pid"] for one in sample["processes"]], [4000000])
         again = self.sample(top)
