@@ -298,5 +298,6 @@ void kvc_cleaner_kick(struct kvc_store *store)
 
 void kvc_cleaner_set_names(struct kvc_store *store, const struct kvc_cleaner_names *names)
 {
-	atomic_store(&store->cleaner->names, names);
+	if (store->cleaner)
+		atomic_store(&store->cleaner->names, names);
 }

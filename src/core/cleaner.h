@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in roots of files: limits, admission, and what goes when they are reached; how it decides is
- * in docs/operations.md. Of each root one process is the cleaner at a time, by a lock in its folder;
- * whoever finds no room for a set makes some itself. What goes are whole groups, all objects of one
- * key and model, in the order of core/order.h.
+ * Room in roots of files: limits, admission, and what goes when they are reached; how it decides
+ * is in docs/operations.md. Of each root one process is the cleaner at a time, by a lock in its
+ * folder; whoever finds no room for a set makes some itself. What goes are whole groups, all
+ * objects of one key and model, in the order of core/order.h.
  *
  * Core knows no keys: the connector hands down what tells the group of a stored name.
  */
@@ -33,9 +33,10 @@ struct kvc_cleaner_names {
 int kvc_files_open(struct kvc_root *root);
 void kvc_files_close(struct kvc_root *root);
 
-/* Takes `bytes` from what `capacity` leaves, making room if need be. False: there is none. What was
- * taken is given back by kvc_files_settle() once it is counted, or was not written. */
-bool kvc_files_admit(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns);
+/* Takes `bytes` of a namespace from what `capacity` and its tenant's share leave, making room if
+ * need be. False: there is none. What was taken is given back by kvc_files_settle() once it is
+ * counted, or was not written. */
+bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, uint64_t deadline_ns);
 void kvc_files_settle(struct kvc_root *root, uint64_t bytes);
 
 /* Bytes that `min_free` and the watermarks leave; makes room for `bytes` when they are less. 0:

@@ -79,9 +79,9 @@ static int evict_bytes(struct kvc_files *files, uint64_t bytes, struct kvc_evict
 {
 	int rc = 0;
 
-	atomic_store(&files->barren_ns, 0);
+	atomic_store(&files->pool.barren_ns, 0);
 	while (out->bytes < bytes && !rc)
-		rc = kvc_cleaner_evict(files, UINT64_MAX, out);
+		rc = kvc_cleaner_evict(files, 0, UINT64_MAX, out);
 	return rc == -ENOENT ? 0 : rc;
 }
 

@@ -4,8 +4,11 @@
 
 #include "core/clock.h"
 #include "core/folder.h"
+#include "core/ghost.h"
+#include "core/pin.h"
 #include "core/stats.h"
 #include "core/store.h"
+#include "core/tenant.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +36,13 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	out->bytes += (uint64_t)st.st_size;
 	if (kvc_scan_counted(files, folder, (uint32_t)strtoul(hash, NULL, 16)))
 		kvc_usage_add(root->usage, kvc_folder_ns_hash(folder), -(int64_t)st.st_size, -1);
+}
+
+void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)
+{
+	if (files->stamps)
+		kvc_stamps_forget(files->stamps, g);
+	kvc_ghost_add(files->root->ghosts, g);
 }
 
 /* Whether it was used, or stored again, since it was looked at. */
@@ -89,16 +99,20 @@ static void remove_here(struct kvc_files *files, const struct kvc_victim *victim
 		name += strlen(name) + 1;
 	}
 	(void)close(fd);
-	if (files->stamps && !stays)
-		kvc_stamps_forget(files->stamps, victim->g);
+	if (!stays)
+		kvc_cleaner_forget(files, victim->g);
 }
 
 /* False: it stays. */
 static bool evict(struct kvc_files *files, const struct kvc_victim *victim, struct kvc_evicted *out)
 {
+	const uint64_t ns_hash = kvc_folder_ns_hash(victim->folder);
+	struct kvc_root *root = files->root;
 	struct kvc_evicted one = { 0 };
 
-	if (was_used(files, victim) || is_spared(files, victim))
+	if ((*victim->folder && kvc_pin_has(root, ns_hash)) ||
+	    (victim->over && kvc_tenant_excess(root, ns_hash) == 0) || was_used(files, victim) ||
+	    is_spared(files, victim))
 		return false;
 	if (kvc_cleaner_is_nixl(files) && !victim->noted &&
 	    kvc_nixl_modified_ns(files, victim->names) > victim->modified_ns)
@@ -113,13 +127,29 @@ static bool evict(struct kvc_files *files, const struct kvc_victim *victim, stru
 	out->groups++;
 	out->objects += one.objects;
 	out->bytes += one.bytes;
-	kvc_counters_add(files->root->store->counters, KVC_COUNTER_EVICTED, (int64_t)one.objects);
+	kvc_counters_add(root->store->counters, KVC_COUNTER_EVICTED, (int64_t)one.objects);
 	return true;
 }
 
-int kvc_cleaner_evict(struct kvc_files *files, uint64_t deadline_ns, struct kvc_evicted *out)
+static struct kvc_pool *pool_of(struct kvc_files *files, uint64_t ns_hash)
 {
-	const uint64_t barren_ns = atomic_load(&files->barren_ns);
+	struct kvc_pool *pool = &files->tenant_pool;
+
+	if (ns_hash == 0)
+		return &files->pool;
+	if (pool->ns_hash != ns_hash && !kvc_tenant_is_same(files->root, pool->ns_hash, ns_hash)) {
+		kvc_pool_drop(pool);
+		atomic_store(&pool->barren_ns, 0);
+	}
+	pool->ns_hash = ns_hash;
+	return pool;
+}
+
+int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadline_ns,
+		      struct kvc_evicted *out)
+{
+	struct kvc_pool *pool = pool_of(files, ns_hash);
+	const uint64_t barren_ns = atomic_load(&pool->barren_ns);
 	unsigned refills = 0;
 	int rc = 0;
 
@@ -129,24 +159,24 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t deadline_ns, struct kvc_
 		struct kvc_victim *victim;
 		bool went;
 
-		if (files->victim_count == 0) {
+		if (pool->count == 0) {
 			if (refills++ == REFILLS_MAX)
 				rc = -ENOENT;
 			if (!rc)
-				rc = kvc_cleaner_refill(files);
+				rc = kvc_cleaner_refill(files, pool);
 			if (!rc && kvc_now_ns() >= deadline_ns)
 				rc = -ETIMEDOUT;
 			if (rc)
 				break;
 			continue;
 		}
-		victim = files->victims[--files->victim_count];
+		victim = pool->victims[--pool->count];
 		went = evict(files, victim, out);
 		free(victim);
 		if (went)
 			return 0;
 	}
 	if (rc == -ENOENT)
-		atomic_store(&files->barren_ns, kvc_now_ns());
+		atomic_store(&pool->barren_ns, kvc_now_ns());
 	return rc;
 }

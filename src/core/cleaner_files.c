@@ -24,7 +24,8 @@ static int open_stamps(struct kvc_files *files)
 	int length = snprintf(path, sizeof(path), "%s/" STAMP_NAME, root->attributes.local_path);
 
 	return kvc_stamps_open(shared && length > 0 && (size_t)length < sizeof(path) ? path : NULL,
-			       root->store->settings->file_mode, root->device_bytes, &files->stamps);
+			       root->store->settings->file_mode, root->device_bytes,
+			       &files->stamps);
 }
 
 /* A place to tell others what is about to be written; without one they do not know. */
@@ -105,8 +106,8 @@ void kvc_files_close(struct kvc_root *root)
 
 	if (!files)
 		return;
-	kvc_cleaner_drop_victims(files);
-	free(files->victims);
+	kvc_pool_drop(&files->pool);
+	kvc_pool_drop(&files->tenant_pool);
 	kvc_scan_end(files);
 	if (files->slot >= 0)
 		kvc_stamps_pending_set(files->stamps, (uint32_t)files->slot, 0);

@@ -32,10 +32,20 @@ struct kvc_victim {
 	uint64_t g;
 	int64_t modified_ns; /* of one without an entry */
 	bool noted;	     /* it has an entry */
+	bool over;	     /* its tenant has more than its share */
 	char hash[3];
 	char folder[KVC_CLEANER_FOLDER]; /* "" in nixl naming */
 	uint32_t count;
 	char names[];
+};
+
+/* Groups that are next, of all or of one tenant. */
+struct kvc_pool {
+	struct kvc_victim **victims; /* the first to go is the last */
+	size_t count;
+	uint32_t next_hash;
+	uint64_t ns_hash;	    /* of a namespace of the tenant; 0: of all */
+	_Atomic uint64_t barren_ns; /* nothing could go when it was looked at; 0: it could */
 };
 
 /* A count of what a root holds that goes on. */
@@ -69,13 +79,11 @@ struct kvc_files {
 	_Atomic int64_t pending;      /* bytes that this process has begun to write */
 	_Atomic uint64_t objects;     /* about so many */
 	_Atomic uint64_t batch_bytes; /* of a call, at most, lately */
-	_Atomic uint64_t barren_ns;   /* nothing could go when it was looked at last; 0: it could */
 	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */
 
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
-	struct kvc_victim **victims; /* the first to go is the last */
-	size_t victim_count;
-	uint32_t next_hash;
+	struct kvc_pool pool;
+	struct kvc_pool tenant_pool;
 	struct kvc_scan scan;
 	int64_t dead_pending[KVC_STAMPS_SLOTS]; /* as of the last tick */
 
@@ -154,8 +162,8 @@ int kvc_cleaner_folders(const struct kvc_files *files, struct kvc_names *out);
 void kvc_cleaner_hash(uint32_t number, char out[3]);
 
 /* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go. */
-int kvc_cleaner_refill(struct kvc_files *files);
-void kvc_cleaner_drop_victims(struct kvc_files *files);
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool);
+void kvc_pool_drop(struct kvc_pool *pool);
 
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the
  * bytes of its objects when sizes is told. */
@@ -180,8 +188,12 @@ void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
 
 /* ---------------------------------------------------------------- cleaner_evict.c; entered */
 
-/* The next group goes. 0; -ENOENT: nothing can; -ETIMEDOUT. */
-int kvc_cleaner_evict(struct kvc_files *files, uint64_t deadline_ns, struct kvc_evicted *out);
+/* The next group goes; ns_hash: of the tenant of that namespace, 0: of all. 0; -ENOENT: nothing
+ * can; -ETIMEDOUT. */
+int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadline_ns,
+		      struct kvc_evicted *out);
+/* A group went. */
+void kvc_cleaner_forget(struct kvc_files *files, uint64_t g);
 /* One object, in a folder that is open. */
 void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *folder,
 			const char *hash, const char *name, struct kvc_evicted *out);

@@ -9,7 +9,9 @@
 #include "core/folder.h"
 #include "core/format.h"
 #include "core/hash.h"
+#include "core/pin.h"
 #include "core/store.h"
+#include "core/tenant.h"
 #include "core/trailer.h"
 
 #include <dirent.h>
@@ -40,6 +42,7 @@ struct seen {
 /* Of one look. */
 struct look {
 	struct kvc_files *files;
+	const struct kvc_pool *pool; /* NULL: all namespaces, pinned ones too */
 	const struct kvc_cleaner_names *rules;
 	struct kvc_names folders;
 	struct seen *seen;
@@ -225,6 +228,19 @@ static int look_at(struct look *look, int folder_fd, uint32_t folder, uint32_t h
 	return rc ? rc : keep_seen(look, &seen);
 }
 
+/* Whether what lies in a namespace's folder may go. */
+static bool may_go(const struct look *look, const char *folder)
+{
+	const struct kvc_root *root = look->files->root;
+	const uint64_t ns_hash = kvc_folder_ns_hash(folder);
+
+	if (!look->pool || !*folder)
+		return true;
+	return !kvc_pin_has(root, ns_hash) &&
+	       (look->pool->ns_hash == 0 || look->pool->ns_hash == ns_hash ||
+		kvc_tenant_is_same(root, look->pool->ns_hash, ns_hash));
+}
+
 static int look_into(struct look *look, uint32_t folder, uint32_t hash)
 {
 	const struct dirent *entry;
@@ -258,14 +274,16 @@ static int look_at_hash(struct look *look, uint32_t hash)
 	int rc = 0;
 
 	for (uint32_t f = 0; f < look->folders.count && !rc; f++)
-		rc = look_into(look, f, hash);
+		if (may_go(look, look->folders.names[f]))
+			rc = look_into(look, f, hash);
 	return rc;
 }
 
-static int look_begin(struct look *look, struct kvc_files *files)
+static int look_begin(struct look *look, struct kvc_files *files, const struct kvc_pool *pool)
 {
 	*look = (struct look){
 		.files = files,
+		.pool = pool,
 		.rules = atomic_load(&kvc_cleaner_of(files)->names),
 		.now_ns = kvc_wall_ns(),
 	};
@@ -296,12 +314,15 @@ struct group {
 	uint64_t stamp;
 	uint32_t first;
 	uint32_t count;
+	bool over; /* its tenant has more than its share */
 };
 
 static int by_rank(const void *a, const void *b)
 {
 	const struct group *x = a, *y = b;
 
+	if (x->over != y->over)
+		return x->over ? -1 : 1;
 	return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
@@ -350,6 +371,7 @@ static struct kvc_victim *make_victim(const struct look *look, const struct grou
 				       .stamp = group->stamp,
 				       .g = first->g,
 				       .noted = first->noted,
+				       .over = group->over,
 				       .count = group->count };
 	kvc_cleaner_hash(first->hash, victim->hash);
 	memcpy(victim->folder, look->folders.names[first->folder],
@@ -370,11 +392,26 @@ static struct kvc_victim *make_victim(const struct look *look, const struct grou
 
 /* ---------------------------------------------------------------- victims */
 
-void kvc_cleaner_drop_victims(struct kvc_files *files)
+void kvc_pool_drop(struct kvc_pool *pool)
 {
-	for (size_t i = 0; i < files->victim_count; i++)
-		free(files->victims[i]);
-	files->victim_count = 0;
+	for (size_t i = 0; i < pool->count; i++)
+		free(pool->victims[i]);
+	free(pool->victims);
+	pool->victims = NULL;
+	pool->count = 0;
+}
+
+/* Who has more than its share is first; few have. */
+static void mark_over(const struct look *look, struct group *groups, size_t count)
+{
+	struct kvc_root *root = look->files->root;
+
+	for (uint32_t f = 0; root->tenants && f < look->folders.count; f++) {
+		if (kvc_tenant_excess(root, kvc_folder_ns_hash(look->folders.names[f])) == 0)
+			continue;
+		for (size_t i = 0; i < count; i++)
+			groups[i].over |= look->seen[groups[i].first].folder == f;
+	}
 }
 
 /* Of a group in several folders the object that was used last counts. */
@@ -406,6 +443,8 @@ static int later_first(const void *a, const void *b)
 	const struct kvc_victim *x = *(struct kvc_victim *const *)a;
 	const struct kvc_victim *y = *(struct kvc_victim *const *)b;
 
+	if (x->over != y->over)
+		return x->over ? 1 : -1;
 	return x->rank > y->rank ? -1 : x->rank < y->rank;
 }
 
@@ -424,7 +463,8 @@ static bool new_ones(const struct kvc_files *files, const struct group *groups, 
 	return result;
 }
 
-static int take_victims(struct look *look, struct group *groups, size_t count)
+static int take_victims(struct look *look, struct kvc_pool *pool, struct group *groups,
+			size_t count)
 {
 	struct kvc_files *files = look->files;
 	const bool only_new = new_ones(files, groups, count);
@@ -434,12 +474,13 @@ static int take_victims(struct look *look, struct group *groups, size_t count)
 
 	for (size_t i = 0; i < count; i++)
 		groups[i].rank = files->order->rank(groups[i].stamp, only_new);
+	mark_over(look, groups, count);
 	qsort(groups, count, sizeof(*groups), by_rank);
 	take = take > count ? count : take > TAKE_MAX ? TAKE_MAX : take;
-	victims = realloc(files->victims, (files->victim_count + take + 1) * sizeof(*victims));
+	victims = realloc(pool->victims, (pool->count + take + 1) * sizeof(*victims));
 	if (!victims)
 		return -ENOMEM;
-	files->victims = victims;
+	pool->victims = victims;
 	for (size_t i = 0; i < take; i++) {
 		struct kvc_victim *victim = make_victim(look, &groups[i]);
 
@@ -447,25 +488,25 @@ static int take_victims(struct look *look, struct group *groups, size_t count)
 			return -ENOMEM;
 		complete(look, victim);
 		victim->rank = files->order->rank(victim->stamp, only_new);
-		victims[files->victim_count++] = victim;
+		victims[pool->count++] = victim;
 	}
-	qsort(victims, files->victim_count, sizeof(struct kvc_victim *), later_first);
+	qsort(victims, pool->count, sizeof(struct kvc_victim *), later_first);
 	return 0;
 }
 
-int kvc_cleaner_refill(struct kvc_files *files)
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool)
 {
 	struct group *groups = NULL;
 	struct look look;
 	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
 
 	if (!rc)
-		rc = look_begin(&look, files);
+		rc = look_begin(&look, files, pool);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc; i++) {
-		rc = look_at_hash(&look, files->next_hash);
-		files->next_hash = (files->next_hash + 1) % KVC_HASH_FOLDERS;
+		rc = look_at_hash(&look, pool->next_hash);
+		pool->next_hash = (pool->next_hash + 1) % KVC_HASH_FOLDERS;
 		if (kvc_cleaner_is_stopped(kvc_cleaner_of(files)))
 			rc = -ECANCELED;
 	}
@@ -473,7 +514,8 @@ int kvc_cleaner_refill(struct kvc_files *files)
 		rc = -ENOENT;
 	if (!rc) {
 		groups = malloc(look.count * sizeof(*groups));
-		rc = groups ? take_victims(&look, groups, make_groups(&look, groups)) : -ENOMEM;
+		rc = groups ? take_victims(&look, pool, groups, make_groups(&look, groups)) :
+			      -ENOMEM;
 	}
 	free(groups);
 	look_end(&look);
@@ -486,7 +528,7 @@ int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cle
 	struct group *groups = NULL;
 	struct look look;
 	size_t count = 0;
-	int rc = look_begin(&look, files);
+	int rc = look_begin(&look, files, &files->pool);
 
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;

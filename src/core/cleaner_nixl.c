@@ -146,6 +146,7 @@ int64_t kvc_nixl_modified_ns(const struct kvc_files *files, const char *shared)
 static void remove_at(struct kvc_files *files, const char *name, uint64_t g,
 		      struct kvc_evicted *out)
 {
+	const uint64_t before = out->objects;
 	char hash[3];
 	int fd;
 
@@ -155,8 +156,8 @@ static void remove_at(struct kvc_files *files, const char *name, uint64_t g,
 		return;
 	kvc_cleaner_remove(files, fd, "", hash, name, out);
 	(void)close(fd);
-	if (files->stamps)
-		kvc_stamps_forget(files->stamps, g);
+	if (out->objects > before)
+		kvc_cleaner_forget(files, g);
 }
 
 void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,

@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/store.h"
+#include "core/tenant.h"
 
 #include <errno.h>
 
@@ -99,7 +100,7 @@ static bool make_room(struct kvc_files *files, uint64_t bytes, uint64_t deadline
 		/* Somebody else may have made room meanwhile. */
 		done = fits(files) ||
 		       (kvc_usage_is_new(files->root->usage) && evicted.bytes >= bytes);
-		if (done || kvc_cleaner_evict(files, deadline_ns, &evicted))
+		if (done || kvc_cleaner_evict(files, 0, deadline_ns, &evicted))
 			break;
 	}
 	kvc_cleaner_leave(cleaner);
@@ -124,10 +125,33 @@ static bool wait_for_count(struct kvc_files *files, uint64_t deadline_ns)
 	return fits(files);
 }
 
-bool kvc_files_admit(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns)
+/* A tenant that has its share makes room among what is its own. */
+static bool admit_tenant(struct kvc_files *files, uint64_t ns_hash, uint64_t bytes,
+			 uint64_t deadline_ns)
+{
+	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
+	struct kvc_root *root = files->root;
+	struct kvc_evicted evicted = { 0 };
+	int rc = 0;
+
+	if (!root->tenants || kvc_usage_is_new(root->usage) ||
+	    kvc_tenant_room(root, ns_hash) >= bytes)
+		return true;
+	if (bytes > kvc_tenant_share(root, ns_hash) || !kvc_files_may_evict(files) ||
+	    kvc_cleaner_enter(cleaner, deadline_ns))
+		return false;
+	while (kvc_tenant_room(root, ns_hash) < bytes && !rc)
+		rc = kvc_cleaner_evict(files, ns_hash, deadline_ns, &evicted);
+	kvc_cleaner_leave(cleaner);
+	return rc == 0;
+}
+
+bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, uint64_t deadline_ns)
 {
 	struct kvc_files *files = root->files;
 
+	if (!admit_tenant(files, ns_hash, bytes, deadline_ns))
+		return false;
 	if (root->capacity_bytes == 0)
 		return true;
 	reserve(files, (int64_t)bytes);
@@ -151,8 +175,10 @@ void kvc_files_settle(struct kvc_root *root, uint64_t bytes)
 	struct kvc_files *files = root->files;
 
 	/* There may be something to take away again. */
-	if (atomic_load_explicit(&files->barren_ns, memory_order_relaxed))
-		atomic_store_explicit(&files->barren_ns, 0, memory_order_relaxed);
+	if (atomic_load_explicit(&files->pool.barren_ns, memory_order_relaxed))
+		atomic_store_explicit(&files->pool.barren_ns, 0, memory_order_relaxed);
+	if (atomic_load_explicit(&files->tenant_pool.barren_ns, memory_order_relaxed))
+		atomic_store_explicit(&files->tenant_pool.barren_ns, 0, memory_order_relaxed);
 	if (root->capacity_bytes)
 		reserve(files, -(int64_t)bytes);
 }
@@ -249,12 +275,22 @@ uint64_t kvc_files_device_room(struct kvc_root *root, uint64_t bytes, uint64_t d
 			soft = soft_room(files, &usage);
 			/* File systems may free what was removed a little later. */
 			if ((hard >= bytes && soft >= bytes) || evicted.bytes >= 2 * bytes ||
-			    kvc_cleaner_evict(files, deadline_ns, &evicted))
+			    kvc_cleaner_evict(files, 0, deadline_ns, &evicted))
 				break;
 		}
 		kvc_cleaner_leave(cleaner);
 	}
 	return hard >= bytes ? (soft >= bytes && soft < hard ? soft : hard) : 0;
+}
+
+/* Whether an object has room on the device at all. */
+static bool can_fit(const struct kvc_files *files, uint64_t bytes)
+{
+	struct kvc_usage usage;
+	uint64_t own;
+
+	kvc_usage_total(files->root->usage, &own, NULL);
+	return kvc_files_device(files, &usage) && usage.free_bytes + own > bytes;
 }
 
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns)
@@ -268,13 +304,13 @@ bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint6
 	/* Others take what is made free. */
 	if (again)
 		atomic_store(&files->no_help_ns, kvc_now_ns() + NO_HELP_NS);
-	if (again || kvc_now_ns() < atomic_load(&files->no_help_ns))
+	if (again || kvc_now_ns() < atomic_load(&files->no_help_ns) || !can_fit(files, bytes))
 		return false;
 	cleaner = kvc_cleaner_of(files);
 	kvc_cleaner_kick(root->store);
 	if (kvc_cleaner_enter(cleaner, deadline_ns))
 		return false;
-	while (evicted.bytes < bytes && kvc_cleaner_evict(files, deadline_ns, &evicted) == 0)
+	while (evicted.bytes < bytes && kvc_cleaner_evict(files, 0, deadline_ns, &evicted) == 0)
 		;
 	kvc_cleaner_leave(cleaner);
 	return evicted.bytes > 0;

@@ -33,7 +33,7 @@ static int evict_one(struct kvc_files *files, struct kvc_evicted *evicted)
 
 	if (rc)
 		return rc;
-	rc = kvc_cleaner_evict(files, UINT64_MAX, evicted);
+	rc = kvc_cleaner_evict(files, 0, UINT64_MAX, evicted);
 	kvc_cleaner_leave(cleaner);
 	return rc;
 }
@@ -108,15 +108,15 @@ static struct kvc_files *coldest(const struct device *device)
 	for (size_t i = 0; i < device->count; i++) {
 		struct kvc_files *files = device->files[i];
 		struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
+		struct kvc_pool *pool = &files->pool;
 		int64_t time;
 		bool any;
 
 		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 			return NULL;
-		any = files->victim_count > 0 || kvc_cleaner_refill(files) == 0;
-		any = any && files->victim_count > 0;
-		time = any ? kvc_stamps_time(files->stamps,
-					     files->victims[files->victim_count - 1]->stamp,
+		any = pool->count > 0 || kvc_cleaner_refill(files, pool) == 0;
+		any = any && pool->count > 0;
+		time = any ? kvc_stamps_time(files->stamps, pool->victims[pool->count - 1]->stamp,
 					     now_ns) :
 			     INT64_MAX;
 		kvc_cleaner_leave(cleaner);

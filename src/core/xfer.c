@@ -244,7 +244,8 @@ static bool has_room(struct kvc_session *s, struct kvc_request *request)
 		s->room = kvc_files_device_room(request->root, bytes, request->deadline_ns);
 		s->room_known = true;
 	}
-	if (s->room < bytes || !kvc_files_admit(request->root, bytes, request->deadline_ns))
+	if (s->room < bytes ||
+	    !kvc_files_admit(request->root, request->shape->ns_hash, bytes, request->deadline_ns))
 		return false;
 	if (s->room != UINT64_MAX)
 		s->room -= bytes;

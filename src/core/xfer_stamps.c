@@ -2,6 +2,7 @@
 /* When the groups of roots of files are used: what the data path notes, for the cleaner. */
 #include "core/cleaner_internal.h"
 
+#include "core/ghost.h"
 #include "core/store.h"
 #include "core/xfer.h"
 
@@ -111,15 +112,15 @@ void kvc_stamp_requests(struct kvc_store *store, struct kvc_request *requests, s
 		any = true;
 	}
 	for (size_t i = 0; i < count; i++)
-		if (requests[i].stamp && is_noted(&requests[i]) &&
-		    (i == 0 || requests[i].parent_g == 0))
+		if (requests[i].begins && requests[i].stamp && is_noted(&requests[i]))
 			note_ancestors(store, &requests[i]);
 }
 
 void kvc_stamp_used(const struct kvc_request *request, bool is_new)
 {
-	struct kvc_files *files = request->root->files;
-	uint64_t parent = request->parent_g;
+	const struct kvc_root *root = request->root;
+	struct kvc_files *files = root->files;
+	uint64_t stamp, parent = request->parent_g;
 
 	if (!request->stamp || !is_noted(request))
 		return;
@@ -127,6 +128,7 @@ void kvc_stamp_used(const struct kvc_request *request, bool is_new)
 		(void)note_use(files, request->g, request->stamp, &parent);
 		return;
 	}
-	kvc_stamps_note(files->stamps, request->g,
-			(struct kvc_stamp){ files->order->stored(request->stamp, false), parent });
+	stamp = files->order->stored(request->stamp,
+				     files->order->part && kvc_ghost_has(root->ghosts, request->g));
+	kvc_stamps_note(files->stamps, request->g, (struct kvc_stamp){ stamp, parent });
 }
