@@ -26,8 +26,8 @@ static int look_up(struct kvc_packed_arena *arena, const struct kvc_transfer *t,
 	return 0;
 }
 
-/* Of pages that are not there those that were, until not long ago; when the call stops at a miss, at
- * most the first. */
+/* Of pages that are not there those that were, until not long ago; when the call stops at a miss,
+ * at most the first. */
 static void count_ghosts(const struct kvc_transfer *t, size_t from, size_t count,
 			 const struct kvc_packed_key *keys)
 {

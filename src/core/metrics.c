@@ -152,8 +152,7 @@ static const struct root_gauge {
 	{ "root_capacity_bytes", "Bytes that objects may take on the root.", capacity_bytes },
 	{ "root_total_bytes", "Size of the root's device.", total_bytes },
 	{ "root_free_bytes", "Free bytes of the root's device, as last asked.", free_bytes },
-	{ "root_oldest_live_age_seconds", "Time since the oldest object was stored.",
-	  oldest_live },
+	{ "root_oldest_live_age_seconds", "Time since the oldest object was stored.", oldest_live },
 	{ "root_suspect", "1 when I/O of the root was found stalling.", suspect },
 	{ "root_writable", "0 when nothing can be stored on the root.", writable },
 };

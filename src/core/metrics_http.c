@@ -12,7 +12,7 @@ int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, stru
 	(void)text;
 	(void)context;
 	(void)out;
-	return kvc_fail(-ENOTSUP,
+	return kvc_fail(-ENODEV,
 			"metrics_listen = \"%s\": this library was built without libmicrohttpd; "
 			"metrics_file needs none",
 			listen);
@@ -21,7 +21,7 @@ int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, stru
 int kvc_http_start(struct kvc_http *http)
 {
 	(void)http;
-	return -ENOTSUP;
+	return -ENODEV;
 }
 
 const char *kvc_http_address(const struct kvc_http *http)
@@ -301,7 +301,7 @@ static int start_daemon(struct kvc_http *http)
 	if (!info) {
 		mhd.MHD_stop_daemon(http->daemon);
 		http->listener = -1; /* went with it */
-		return -ENOTSUP;
+		return -ENODEV;
 	}
 	http->events = info->epoll_fd;
 	return 0;
@@ -314,7 +314,7 @@ int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, stru
 
 	(void)pthread_once(&mhd_once, load);
 	if (mhd_error[0])
-		return kvc_fail(-ENOTSUP,
+		return kvc_fail(-ENODEV,
 				"metrics_listen = \"%s\": needs libmicrohttpd: %s; metrics_file "
 				"needs none",
 				listen, mhd_error);

@@ -23,7 +23,7 @@ typedef char *(*kvc_http_text_fn)(void *context, size_t *out_bytes);
 /*
  * kvc_http_open - takes the port; nothing is served yet.
  * @listen   "127.0.0.1:9464", "[::1]:9464", "localhost:9464" (IPv4); port 0: one that is free
- * Errors: -EADDRINUSE; -ENOTSUP (built without libmicrohttpd, or it is not installed); of socket()
+ * Errors: -EADDRINUSE; -ENODEV (built without libmicrohttpd, or it is not installed); of socket()
  * and bind(); -ENOMEM. The text of each names metrics_listen.
  */
 int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, struct kvc_http **out);

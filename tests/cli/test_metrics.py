@@ -370,7 +370,7 @@ class Metrics(support.Case):
         tests.append(test_of(well, "ALERTS", []))
         path = self.path("tests.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"rule_files": [os.path.abspath(RULES)], "evaluation_interval": "1m",
+            json.dump({"rule_files": [os.path.abspath(RULES)], "evaluation_interval": "5m",
                        "tests": tests}, file)
         done = self.promtool("test", "rules", path)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
