@@ -424,6 +424,8 @@ struct kvc_clean_report {
 /*
  * kvc_store_clean - removes what is used least, by the order of `eviction`, until not more than
  * that is left or nothing more can go; also with l3_cleaner_enabled = false. Files of others stay.
+ * A packed root gives back whole segments, the coldest first, until those that are left have no
+ * more than that; their objects count as a group each.
  * Errors: -EROFS; -ENOTSUP (a root without folders); those of kvc_object_list().
  */
 KVC_API int kvc_store_clean(struct kvc_store *store, const struct kvc_clean_params *params,

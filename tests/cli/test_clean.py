@@ -89,6 +89,38 @@ class Clean(support.Case):
         self.check(run("-D", roots, "clean", "--to", "0", "--root", self.folder), USAGE, "--root",
                    self.folder)
 
+    def test_a_packed_root_gives_back_segments(self):
+        settings = ["-D", self.root, "-s", "storage_layout=packed", "-s", "capacity=256MiB"]
+        for model in ("llama", "qwen"):
+            self.check(run(*settings, "bench", "--pages", "128", "--reps", "1", "--keep",
+                           "--part-bytes", "64K", "--model", model), DONE)
+
+        def space():
+            document = self.check(run(*settings, "usage", "--json"), DONE).json
+            return {one["model"]: one for one in document["namespaces"]}
+
+        def clean(*arguments):
+            return self.check(run(*settings, "clean", "--json", *arguments), DONE).json
+
+        before = space()
+        total = sum(one["allocated_bytes"] for one in before.values())
+        self.check(run(*settings, "pin", before["qwen"]["namespace"]), DONE)
+        self.assertEqual(clean("--to", "100%")["objects"], 0)
+        plan = clean("--to", "0", "--dry-run")
+        self.assertEqual(space(), {name: {**one, "pinned": name == "qwen"}
+                                   for name, one in before.items()})
+        done = clean("--to", "0")
+        self.assertEqual((done["objects"], done["bytes"], done["left_bytes"]),
+                         (plan["objects"], plan["bytes"], plan["left_bytes"]))
+        self.assertEqual((done["objects"], done["bytes"]),
+                         (128, before["llama"]["allocated_bytes"]))
+        self.assertEqual(done["left_bytes"], total - done["bytes"])
+        after = space()
+        self.assertEqual((after["llama"]["objects"], after["llama"]["allocated_bytes"]), (0, 0))
+        self.assertEqual(after["qwen"]["objects"], 128)
+        self.check(run(*settings, "unpin", before["qwen"]["namespace"]), DONE)
+        self.assertEqual(clean("--to", "0%")["left_bytes"], 0)
+
     def test_text(self):
         self.put(1)
         done = self.check(self.k("clean", "--to", "0", "--dry-run"), DONE)
