@@ -120,7 +120,7 @@ static void a_chain_goes_from_its_end(void **state)
 	found = count_keys(&fix, &keys, &prefix);
 	assert_true(found < 39 * BATCH);
 	assert_true(found > 10 * BATCH);
-	assert_true(prefix > 0);
+	assert_true(prefix > found - found / 10);
 	keys_free(&keys);
 	fix_close(&fix);
 }
