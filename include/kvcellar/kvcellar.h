@@ -179,7 +179,11 @@ enum kvc_format {
  * I/O engine, roots with uuid, file system, probes and state, identity. format: enum kvc_format. */
 KVC_API int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t bytes);
 
-/* kvc_metrics_text - counters as Prometheus text exposition 0.0.4. */
+/*
+ * kvc_metrics_text - counters, roots and indexes as Prometheus text exposition 0.0.4: what
+ * metrics_file and metrics_listen give out. Labels: namespace and rank, when the store has one
+ * namespace open; root.
+ */
 KVC_API int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes);
 
 /* ---------------------------------------------------------------- results */
