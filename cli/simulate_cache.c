@@ -3,7 +3,7 @@
 
 #include "simulate_heap.h"
 
-#include "core/sample.h"
+#include "core/candidate.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,16 +23,18 @@ struct sim_cache {
 	uint32_t free_count;
 	uint64_t reserve;
 	uint64_t clock;
-	uint64_t random;
-	uint64_t new_count; /* exact: of those never used again */
-	uint64_t *stamps;   /* of slots; a free one keeps the one of its past */
-	uint32_t *pages;    /* of slots, or NO_PAGE */
-	uint32_t *free_slots;
-	uint32_t *slots; /* of pages: slot + 1, or 0 */
-	uint8_t *seen;	 /* of pages, one bit each: computed before */
+	uint64_t new_count;  /* exact: of those never used again */
+	uint64_t *stamps;    /* of slots; a free one keeps the one of its past */
+	uint32_t *pages;     /* of slots, or NO_PAGE */
+	uint64_t *free_bits; /* of slots */
+	uint32_t cursor;     /* the word of the last one taken */
+	uint32_t *slots;     /* of pages: slot + 1, or 0 */
+	uint8_t *seen;	     /* of pages, one bit each: computed before */
 	uint32_t *ghosts;
 	uint32_t ghost_mask;
 	struct sim_heap heaps[2]; /* exact: [1] while those never used again go first */
+	struct kvc_candidates candidates;
+	uint32_t hand; /* the slot that is looked at next */
 	struct sim_counts counts;
 	bool prefix_broken;
 	bool out_of_memory;
@@ -72,22 +74,23 @@ struct sim_cache *sim_cache_new(const struct sim_policy *policy, uint32_t capaci
 	cache->capacity = capacity;
 	cache->batch = batch ? batch : UINT32_MAX;
 	cache->free_count = capacity;
-	cache->reserve = policy->exact ? 0 : kvc_sample_reserve(capacity);
-	cache->random = seed;
+	cache->reserve = policy->exact ? 0 : kvc_order_reserve(capacity);
+	kvc_candidates_init(&cache->candidates, policy->order);
+	cache->hand = (uint32_t)(seed % capacity);
 	cache->stamps = calloc(capacity, sizeof(*cache->stamps));
 	cache->pages = malloc(capacity * sizeof(*cache->pages));
-	cache->free_slots = malloc(capacity * sizeof(*cache->free_slots));
+	cache->free_bits = calloc(capacity / 64 + 1, sizeof(*cache->free_bits));
 	cache->slots = calloc((size_t)span + 1, sizeof(*cache->slots));
 	cache->seen = calloc((size_t)span / 8 + 1, 1);
 	cache->ghosts = malloc(ghosts * sizeof(*cache->ghosts));
-	if (!cache->stamps || !cache->pages || !cache->free_slots || !cache->slots ||
-	    !cache->seen || !cache->ghosts) {
+	if (!cache->stamps || !cache->pages || !cache->free_bits || !cache->slots || !cache->seen ||
+	    !cache->ghosts) {
 		sim_cache_free(cache);
 		return NULL;
 	}
 	for (uint32_t i = 0; i < capacity; i++) {
 		cache->pages[i] = NO_PAGE;
-		cache->free_slots[i] = capacity - 1 - i;
+		cache->free_bits[i / 64] |= UINT64_C(1) << i % 64;
 	}
 	memset(cache->ghosts, 0xff, ghosts * sizeof(*cache->ghosts));
 	cache->ghost_mask = ghosts - 1;
@@ -104,7 +107,7 @@ void sim_cache_free(struct sim_cache *cache)
 	free(cache->ghosts);
 	free(cache->seen);
 	free(cache->slots);
-	free(cache->free_slots);
+	free(cache->free_bits);
 	free(cache->pages);
 	free(cache->stamps);
 	free(cache);
@@ -118,16 +121,6 @@ bool sim_cache_has(const struct sim_cache *cache, uint32_t page)
 const struct sim_counts *sim_cache_counts(const struct sim_cache *cache)
 {
 	return &cache->counts;
-}
-
-/* SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). */
-static uint64_t next_random(struct sim_cache *cache)
-{
-	uint64_t x = cache->random += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
 }
 
 /* ---------------------------------------------------------------- those that left lately */
@@ -156,7 +149,8 @@ static void let_go(struct sim_cache *cache, uint32_t slot)
 
 	cache->slots[page] = 0;
 	cache->pages[slot] = NO_PAGE;
-	cache->free_slots[cache->free_count++] = slot;
+	cache->free_bits[slot / 64] |= UINT64_C(1) << slot % 64;
+	cache->free_count++;
 	cache->live--;
 }
 
@@ -167,47 +161,36 @@ static void evict_slot(struct sim_cache *cache, uint32_t slot)
 	let_go(cache, slot);
 }
 
-struct draw {
-	struct sim_cache *cache;
-	uint32_t slots[KVC_ORDER_SAMPLES];
-	struct kvc_sample sample;
-};
-
-static bool look(void *context, unsigned i, uint64_t *latest)
+/* Looks at the next slots; those of free ones have stamps of their past. */
+static void look_around(struct sim_cache *cache)
 {
-	const struct draw *draw = context;
-	const uint32_t slot = draw->slots[i];
-
-	return draw->cache->pages[slot] != NO_PAGE && draw->cache->stamps[slot] == *latest;
+	for (unsigned i = 0; i < KVC_CANDIDATE_LOOKS; i++) {
+		if (cache->pages[cache->hand] != NO_PAGE)
+			kvc_candidates_see(&cache->candidates, cache->hand,
+					   cache->stamps[cache->hand]);
+		cache->hand = cache->hand + 1 < cache->capacity ? cache->hand + 1 : 0;
+	}
 }
 
-static void spare(void *context, unsigned i, uint64_t stamp)
+/* The first one in order of those that were seen. False: none of them is as it was. */
+static bool evict_candidate(struct sim_cache *cache)
 {
-	struct draw *draw = context;
+	struct kvc_candidate first;
 
-	draw->cache->stamps[draw->slots[i]] = stamp;
-}
+	while (kvc_candidates_take(&cache->candidates, &first)) {
+		const uint32_t slot = (uint32_t)first.object;
+		uint64_t stays;
 
-static uint32_t evict_some(struct sim_cache *cache, uint32_t count)
-{
-	static const struct kvc_sample_asked asked = { .look = look, .spare = spare };
-	struct draw draw = { .cache = cache };
-	uint32_t ended = 0;
-
-	for (unsigned i = 0; i < KVC_ORDER_SAMPLES; i++) {
-		draw.slots[i] = (uint32_t)(next_random(cache) % cache->capacity);
-		draw.sample.stamps[i] = cache->stamps[draw.slots[i]];
+		if (cache->pages[slot] == NO_PAGE || cache->stamps[slot] != first.stamp)
+			continue;
+		stays = cache->policy.order->spared(first.stamp, cache->clock);
+		if (stays == KVC_ORDER_GOES) {
+			evict_slot(cache, slot);
+			return true;
+		}
+		cache->stamps[slot] = stays;
 	}
-	kvc_sample_begin(&draw.sample, cache->policy.order, KVC_ORDER_SAMPLES);
-	while (ended < KVC_ORDER_VICTIMS && ended < count) {
-		const int i = kvc_sample_choose(&draw.sample, cache->clock, &asked, &draw);
-
-		if (i < 0)
-			break;
-		evict_slot(cache, draw.slots[i]);
-		ended++;
-	}
-	return ended;
+	return false;
 }
 
 /* ---------------------------------------------------------------- strictly in order */
@@ -294,8 +277,10 @@ static void evict(struct sim_cache *cache, uint32_t count)
 		evict_in_order(cache, count);
 		return;
 	}
-	for (uint32_t ended = 0; ended < count && cache->live > 0;)
-		ended += evict_some(cache, count - ended);
+	for (uint32_t ended = 0; ended < count && cache->live > 0;) {
+		look_around(cache);
+		ended += evict_candidate(cache);
+	}
 }
 
 static void evict_as_reference(struct sim_cache *cache)
@@ -319,6 +304,22 @@ static void make_room(struct sim_cache *cache)
 
 /* ---------------------------------------------------------------- coming and being used */
 
+/* The next one from where the last one was, as the packed layout takes slots. */
+static uint32_t take_free(struct sim_cache *cache)
+{
+	const uint32_t words = cache->capacity / 64 + 1;
+	uint64_t *word;
+	uint32_t bit;
+
+	while (cache->free_bits[cache->cursor] == 0)
+		cache->cursor = (cache->cursor + 1) % words;
+	word = &cache->free_bits[cache->cursor];
+	bit = (uint32_t)__builtin_ctzll(*word);
+	*word &= *word - 1;
+	cache->free_count--;
+	return cache->cursor * 64 + bit;
+}
+
 static void store(struct sim_cache *cache, uint32_t page, uint64_t now)
 {
 	const struct kvc_order *order = cache->policy.order;
@@ -328,7 +329,7 @@ static void store(struct sim_cache *cache, uint32_t page, uint64_t now)
 	make_room(cache);
 	if (cache->free_count == 0)
 		return;
-	slot = cache->free_slots[--cache->free_count];
+	slot = take_free(cache);
 	cache->pages[slot] = page;
 	cache->slots[page] = slot + 1;
 	cache->stamps[slot] = order->stored(now, returned);
