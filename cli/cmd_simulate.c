@@ -52,14 +52,15 @@ static const struct argp_option simulate_options[] = {
 	  "(with --page-bytes); default: " DEFAULT_CAPACITIES,
 	  0 },
 	{ "policy", OPTION_POLICY, "LIST", 0,
-	  "Policies: lru, fifo, s3fifo, and reference, which is HiCacheNixl's cleaner; default: all",
+	  "Policies: lru, fifo, s3fifo, and reference, which is HiCacheNixl's cleaner; "
+	  "default: all",
 	  0 },
 	{ "sessions", OPTION_SESSIONS, "N", 0,
 	  "Sessions of the compact form that run side by side; default: 16", 0 },
 	{ "exact", OPTION_EXACT, NULL, 0,
-	  "Strictly in the policy's order, instead of by samples as the store does", 0 },
+	  "Strictly in the policy's order, to which the store only comes near", 0 },
 	{ "batch", OPTION_BATCH, "N", 0, "Pages per get or set; default: 128; 0: of a request", 0 },
-	{ "seed", OPTION_SEED, "N", 0, "Of the samples; default: 1", 0 },
+	{ "seed", OPTION_SEED, "N", 0, "Of where the search for what goes begins; default: 1", 0 },
 	{ "page-bytes", OPTION_PAGE_BYTES, "SIZE", 0, "Bytes of a page: capacities in bytes, too",
 	  0 },
 	{ "limit", OPTION_LIMIT, "N", 0, "Only the first N requests", 0 },
@@ -134,11 +135,11 @@ static const struct argp simulate_argp = {
 	.args_doc = "TRACE",
 	.doc = "Plays a request trace against a store without bytes: which share of the pages that "
 	       "requests ask for is found, and how many pages have to be computed again, for each "
-	       "policy at each capacity. Each request asks for its pages, uses the leading ones that "
-	       "are there, and stores the rest.\v"
+	       "policy at each capacity. Each request asks for its pages, uses the leading ones "
+	       "that are there, and stores the rest.\v"
 	       "TRACE is as for replay. What goes is chosen as in the packed layout: by the same "
-	       "functions, with a few pages kept free. docs/eviction.md tells more, and how to find "
-	       "the capacity that one's own requests need.",
+	       "functions, with a few pages kept free. docs/eviction.md tells more, and how to "
+	       "find the capacity that one's own requests need.",
 };
 
 /* ---------------------------------------------------------------- lists */

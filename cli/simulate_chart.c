@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "simulate_chart.h"
 
-
 #include <inttypes.h>
 #include <math.h>
 

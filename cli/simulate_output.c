@@ -42,7 +42,7 @@ static void print_trace(const struct sim_outcome *outcome)
 	if (outcome->exact)
 		printf("order     strict\n");
 	else
-		printf("order     by samples, seed %" PRIu64 "\n", outcome->seed);
+		printf("order     as the store finds it, seed %" PRIu64 "\n", outcome->seed);
 	free(path);
 }
 

@@ -49,8 +49,8 @@ void kvc_candidates_see(struct kvc_candidates *candidates, uint64_t object, uint
 /*
  * kvc_candidates_take - the one that goes first, which is no candidate any more. The caller looks
  * whether it is still there with this stamp, and whether all of its group has this rank:
- * kvc_candidates_rank(). If it has a later one, kvc_candidates_put_back() with that. False: there is
- * none; see some more.
+ * kvc_candidates_rank(). If it has a later one, kvc_candidates_put_back() with that. False: there
+ * is none; see some more.
  */
 bool kvc_candidates_take(struct kvc_candidates *candidates, struct kvc_candidate *out);
 void kvc_candidates_put_back(struct kvc_candidates *candidates, struct kvc_candidate candidate,
