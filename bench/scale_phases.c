@@ -6,6 +6,7 @@
 
 #include "connector/handle.h"
 #include "core/checksum.h"
+#include "core/order.h"
 #include "core/packed.h"
 #include "core/root.h"
 #include "core/store.h"
@@ -234,7 +235,7 @@ static void publish_pages(const struct opened *opened, struct kvc_packed_arena *
 	uint64_t stamp = kvc_packed_stamps(opened->packed, SCALE_PAGES);
 
 	for (uint32_t i = 0; i < SCALE_PAGES; i++)
-		publish_one(arena, opened, first + i, stamp - i);
+		publish_one(arena, opened, first + i, stamp - i * KVC_STAMP_STEP);
 	kvc_packed_leave(opened->packed, turn);
 }
 

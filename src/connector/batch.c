@@ -322,6 +322,7 @@ static struct kvc_result add_object(struct run *run, const struct kvc_transfer *
 		.name = arena->names[at],
 		.object_kind = pool->object_kind,
 		.depth = t->depth + (uint32_t)page,
+		.begins = page == 0 && (t->op == KVC_GET || t->op == KVC_SET),
 		.shape = shape,
 		.missed = missed_of(run, t, at),
 		.deadline_ns = deadline_ns,
@@ -349,7 +350,7 @@ static void parent_hashes(const struct kvc_transfer *t, struct group hashes[OBJE
 	uint32_t bytes;
 
 	memset(hashes, 0, OBJECTS_TRACED * sizeof(hashes[0]));
-	if (t->op != KVC_SET || !t->parent.data || t->parent.bytes == 0)
+	if ((t->op != KVC_SET && t->op != KVC_GET) || !t->parent.data || t->parent.bytes == 0)
 		return;
 	for (uint32_t o = 0; o < pool->geometry.object_count && o < OBJECTS_TRACED; o++) {
 		uint64_t v;

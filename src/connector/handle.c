@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/packed_format.h"
 #include "core/ranges.h"
+#include "core/tenant.h"
 #include "core/trailer.h"
 #include "core/usage.h"
 #include "core/walk.h"
@@ -133,6 +134,8 @@ int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_param
 	warn_identity(store, ns);
 	if (!nixl)
 		write_namespace_text(ns);
+	for (size_t r = 0; r < store->root_count; r++)
+		kvc_tenant_note(store->roots[r], ns->identity.hash, ns->identity.fields.tenant);
 	*out = ns;
 	return 0;
 

@@ -70,6 +70,10 @@ static int check_cleaner(struct kvc_effective *effective)
 
 static int check_layout(const struct kvc_effective *effective)
 {
+	if (strcmp(top_text(effective, "naming"), "nixl") == 0 &&
+	    json_array_size(json_object_get(effective->top, "tenant_shares")) > 0)
+		return kvc_fail(-EINVAL, "tenant_shares: naming = \"nixl\" does not tell tenants "
+					 "apart");
 	if (strcmp(top_text(effective, "storage_layout"), "packed") != 0)
 		return 0;
 	if (strcmp(top_text(effective, "naming"), "nixl") == 0)

@@ -456,17 +456,45 @@ void kvc_packed_kick(struct kvc_packed *packed)
 	pthread_mutex_unlock(&packed->keeper_lock);
 }
 
-/* Less than was there, and somebody said so: the coldest segments of all go. */
+/* What the segments have too many, by `capacity` where somebody gave it, and by `min_free` where
+ * that can be met at all: what others fill is no reason to give up everything. */
+static uint64_t excess(struct kvc_packed *packed)
+{
+	struct kvc_root *root = packed->root;
+	const uint64_t own = kvc_packed_hint(&packed->shm->segment_bytes);
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t files_bytes = 0, bytes = 0, missing;
+
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	if (root->capacity_bytes && own + files_bytes > packed->capacity_bytes)
+		bytes = own + files_bytes - packed->capacity_bytes;
+	if (root->min_free_bytes == 0 ||
+	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0 ||
+	    usage.free_bytes >= root->min_free_bytes)
+		return bytes;
+	missing = root->min_free_bytes - usage.free_bytes;
+	if (missing > own) {
+		kvc_root_warn(root, KVC_WARN_FULL,
+			      "others fill the disk: min_free cannot be met by evicting", ENOSPC);
+		return bytes;
+	}
+	return missing > bytes ? missing : bytes;
+}
+
+/* The coldest segments of all go. */
 static void shrink(struct kvc_packed *packed)
 {
-	uint64_t files_bytes = 0;
+	uint64_t left = excess(packed);
 
-	if (!packed->root->capacity_bytes)
-		return;
-	kvc_usage_total(packed->root->usage, &files_bytes, NULL);
-	while (kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes > packed->capacity_bytes)
+	while (left > 0) {
+		const uint64_t before = kvc_packed_hint(&packed->shm->segment_bytes);
+		uint64_t now;
+
 		if (kvc_packed_retire_coldest(packed))
 			break;
+		now = kvc_packed_hint(&packed->shm->segment_bytes);
+		left = before - now < left && now < before ? left - (before - now) : 0;
+	}
 }
 
 /* The folder was moved away, and another may have its place: who opens the root now finds that. */
@@ -493,6 +521,8 @@ static void check_files(struct kvc_packed *packed)
 	if (packed->ticks++ % BEAT_S)
 		return;
 	check_place(packed);
+	atomic_store_explicit(&packed->root->oldest_live_s, kvc_packed_oldest_s(packed),
+			      memory_order_relaxed);
 	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
 		kvc_packed_arena_check(a);
 		kvc_packed_table_finish(a);
@@ -771,6 +801,11 @@ void kvc_packed_health(struct kvc_packed *packed, struct kvc_packed_health *out)
 		health.quarantined += atomic_load(&packed->shm->processes[i].quarantined) != 0;
 	}
 	*out = health;
+}
+
+uint64_t kvc_packed_capacity(const struct kvc_packed *packed)
+{
+	return packed->capacity_bytes;
 }
 
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,

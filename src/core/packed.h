@@ -112,8 +112,8 @@ struct kvc_packed_meta {
 	bool overwrite; /* takes the place of what is there */
 };
 
-/* Logical times for `count` uses: the caller counts down from the value returned, so that the first
- * of a prefix is the newest. */
+/* Logical times for `count` uses: the caller counts down from the value returned in steps of
+ * KVC_STAMP_STEP, so that the first of a prefix is the newest. */
 uint64_t kvc_packed_stamps(struct kvc_packed *packed, uint32_t count);
 
 /* SET 1, GET 1 and 2: 0 and where it is, or -ENOENT. */
@@ -123,6 +123,11 @@ int kvc_packed_find(struct kvc_packed_arena *arena, const struct kvc_packed_key 
 /* Notes a use, if the last one was long ago. */
 void kvc_packed_touch(struct kvc_packed_arena *arena, const struct kvc_packed_place *place,
 		      uint64_t stamp);
+
+/* The same for a group, by its objects of one lane: 1; 0: the last use was not long ago; -ENOENT.
+ * *out_parent_g: of the page before. */
+int kvc_packed_touch_group(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
+			   uint64_t *out_parent_g);
 
 /*
  * kvc_packed_exists - present[i] = 1 or 0 for each key; stop: looks no further than the first that
@@ -136,8 +141,9 @@ int kvc_packed_exists_seen(struct kvc_packed_arena *arena, const struct kvc_pack
 			   size_t count, bool stop, uint8_t *present);
 
 /* SET 2: a slot of our own, evicting when there is none left. intent: < KVC_PACKED_INTENTS, used by
- * nobody else meanwhile. -ENOSPC: nothing free, nothing to evict; -EBUSY: not at the moment: what
- * could go is in use; -EIO: the index is damaged. */
+ * nobody else meanwhile. -ENOSPC: nothing free, nothing to evict; -EDQUOT: the tenant has its
+ * share, and nothing of it can go; -EBUSY: not at the moment: what could go is in use; -EIO: the
+ * index is damaged. */
 int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out);
 
 /* SET 4 to 6: the data is there. 0; 1: another writer's object was there first and stays. */
@@ -159,6 +165,9 @@ bool kvc_packed_remove(struct kvc_packed_arena *arena, const struct kvc_packed_p
 
 /* ---------------------------------------------------------------- figures */
 
+/* Bytes that all segments together may have. */
+uint64_t kvc_packed_capacity(const struct kvc_packed *packed);
+
 struct kvc_packed_health {
 	uint64_t capacity_bytes;
 	uint64_t segment_bytes; /* allocated */
@@ -177,6 +186,16 @@ struct kvc_packed_health {
 };
 
 void kvc_packed_health(struct kvc_packed *packed, struct kvc_packed_health *out);
+
+/*
+ * kvc_packed_give_back - gives the disk back what the coldest segments hold, whole ones, until all
+ * together have no more than to_bytes. A slot cannot move: what else lies in them goes with it.
+ * @dry_run   only tells
+ * Pinned namespaces keep theirs. Returns 0, or what kept it from going on (-EBUSY: slots are being
+ * written); what was done so far is in the outputs in any case.
+ */
+int kvc_packed_give_back(struct kvc_packed *packed, uint64_t to_bytes, bool dry_run,
+			 uint64_t *out_objects, uint64_t *out_bytes);
 
 /* Live bytes and objects of one namespace (ns_hash), or of all (all true). */
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,

@@ -204,6 +204,8 @@ static int arena_add(struct kvc_packed *packed, uint32_t index)
 	arena->ns_hash = record->ns_hash;
 	(void)pthread_mutex_init(&arena->lock, NULL);
 	(void)pthread_mutex_init(&arena->room_lock, NULL);
+	(void)pthread_mutex_init(&arena->evict_lock, NULL);
+	kvc_victims_init(&arena->victims, packed->root->order);
 	arena->next = atomic_load(&packed->arenas);
 	atomic_store_explicit(&packed->arenas, arena, memory_order_release);
 	return 0;
@@ -369,6 +371,7 @@ void kvc_packed_arenas_free(struct kvc_packed *packed)
 
 		for (uint32_t c = 0; c < KVC_PACKED_CHUNKS; c++)
 			free((void *)atomic_load(&arena->chunks[c]));
+		(void)pthread_mutex_destroy(&arena->evict_lock);
 		(void)pthread_mutex_destroy(&arena->room_lock);
 		(void)pthread_mutex_destroy(&arena->lock);
 		free(arena);

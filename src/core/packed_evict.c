@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which slots go when there are too few, and the counts by the truth. Victims are found by drawing
- * slots at random: no list has to be kept in order by those who only read.
+ * Which slots go when there are too few, and the counts by the truth. No list has to be kept in
+ * order by those who only read: who evicts goes over the stamps, some for each group that goes.
  */
 #include "core/packed_internal.h"
 
 #include "core/clock.h"
+#include "core/ghost.h"
+#include "core/pin.h"
 #include "core/stats.h"
 #include "core/store.h"
+#include "core/tenant.h"
 
 #include <time.h>
 
-#define SAMPLES	    32u
-#define OLDEST	    4u /* of the samples, whose groups are looked at */
-#define VICTIMS	    2u /* of one sample */
-#define RESERVE_MIN 64u
-#define EVICT_TRIES 8u /* without success */
+#define EVICT_TRIES 16u	  /* without success */
+#define ROUNDS_MAX  4096u /* of those that are spared */
 
 #define RECOUNT_PAUSE_NS (UINT64_C(10) * 1000000)
 
@@ -25,31 +25,56 @@ uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena)
 	const uint64_t slots =
 		(uint64_t)atomic_load_explicit(&record->present, memory_order_relaxed) *
 		record->segment_slots;
-	const uint64_t few = slots / 16 < RESERVE_MIN ? slots / 16 : RESERVE_MIN;
 
-	return slots / 100 > few ? slots / 100 : few;
+	return kvc_order_reserve(slots);
 }
 
 /* A slot that may go. */
-struct victim {
+struct seen {
 	struct kvc_packed_segment *segment;
 	uint32_t slot;
 	uint64_t state;
-	uint64_t g;
-	uint64_t stamp;
 };
 
-/* What one group has in an arena: the latest use, or, when told so, the end of all of it. */
-static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+/* What is to be known of a group, or to be done to it. */
+struct group {
+	uint64_t g;
+	uint64_t stamp; /* of the object of it that goes last */
+	uint64_t rank;	/* of the same, in the order of `by` */
+	const struct kvc_victims *by;
+	bool end; /* ends it */
+	uint32_t ended;
+	uint64_t spared; /* the stamp that it gets; 0: none */
+};
+
+/* An object of the group. */
+static void group_slot(struct group *group, struct kvc_packed_segment *segment, uint32_t number,
+		       uint64_t state)
+{
+	_Atomic uint64_t *at = &segment->stamps[number];
+	uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+
+	if (group->end) {
+		group->ended += kvc_packed_slot_end(segment, number, state);
+	} else if (group->spared) {
+		(void)atomic_compare_exchange_strong_explicit(
+			at, &old, group->spared << 1 | (old & KVC_PACKED_SUSPECT),
+			memory_order_relaxed, memory_order_relaxed);
+	} else if (kvc_victims_rank(group->by, old >> 1) > group->rank) {
+		group->rank = kvc_victims_rank(group->by, old >> 1);
+		group->stamp = old >> 1;
+	}
+}
+
+static void group_in(struct kvc_packed_arena *arena, struct group *group)
 {
 	struct kvc_packed_table *table = kvc_packed_table_get(arena);
 	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
-	const uint64_t tag = kvc_packed_tag(g, 0) & KVC_PACKED_TAG_GROUP;
-	uint32_t ended = 0;
+	const uint64_t tag = kvc_packed_tag(group->g, 0) & KVC_PACKED_TAG_GROUP;
 
 	for (uint32_t left = table ? lanes : 0; left; left &= left - 1) {
 		const struct kvc_packed_buckets buckets =
-			kvc_packed_buckets(table, g, (uint32_t)__builtin_ctz(left));
+			kvc_packed_buckets(table, group->g, (uint32_t)__builtin_ctz(left));
 
 		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
 			const uint64_t entry = atomic_load_explicit(
@@ -57,7 +82,7 @@ static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *l
 				memory_order_acquire);
 			const uint32_t number = kvc_packed_ref_slot(entry);
 			struct kvc_packed_segment *segment;
-			uint64_t state, stamp;
+			uint64_t state;
 
 			if (entry == 0 || (entry & KVC_PACKED_TAG_GROUP) != tag)
 				continue;
@@ -66,192 +91,270 @@ static uint32_t group_in(struct kvc_packed_arena *arena, uint64_t g, uint64_t *l
 				continue;
 			state = atomic_load_explicit(&segment->headers[number].state,
 						     memory_order_acquire);
-			if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+			if (kvc_packed_st(state) == KVC_PACKED_LIVE &&
 			    atomic_load_explicit(&segment->headers[number].g,
-						 memory_order_relaxed) != g)
-				continue;
-			stamp = atomic_load_explicit(&segment->stamps[number],
-						     memory_order_relaxed) >>
-				1;
-			*latest = stamp > *latest ? stamp : *latest;
-			if (end)
-				ended += kvc_packed_slot_end(segment, number, state);
+						 memory_order_relaxed) == group->g)
+				group_slot(group, segment, number, state);
 		}
 	}
-	return ended;
 }
 
 /* A group lies in all arenas of its namespace. */
-static uint32_t group_all(struct kvc_packed_arena *arena, uint64_t g, uint64_t *latest, bool end)
+static void group_all(struct kvc_packed_arena *arena, struct group *group)
 {
-	uint32_t ended = 0;
-
 	kvc_packed_refresh(arena->packed);
 	for (struct kvc_packed_arena *a =
 		     atomic_load_explicit(&arena->packed->arenas, memory_order_acquire);
 	     a; a = a->next)
 		if (a->ns_hash == arena->ns_hash)
-			ended += group_in(a, g, latest, end);
-	return ended;
+			group_in(a, group);
+	if (group->end)
+		kvc_ghost_add(arena->packed->root->ghosts, group->g);
 }
 
-static bool add_victim(struct victim *victim, struct kvc_packed_segment *segment, uint64_t random)
-{
-	if (!kvc_packed_usable(segment))
-		return false;
-	victim->segment = segment;
-	victim->slot = (uint32_t)random % segment->slots;
-	__builtin_prefetch((void *)&segment->stamps[victim->slot]);
-	return true;
-}
+/* ---------------------------------------------------------------- what goes first */
 
-/* At most SAMPLES of those that are there, each as likely as any other. */
-static unsigned some_segments(struct kvc_packed_arena *arena, uint32_t segments,
-			      struct kvc_packed_segment *some[SAMPLES])
-{
-	uint32_t seen = 0;
-
-	for (uint32_t n = 1; n <= segments; n++) {
-		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
-		uint64_t at = seen;
-
-		if (!kvc_packed_usable(segment))
-			continue;
-		if (seen++ >= SAMPLES)
-			at = kvc_packed_random(arena->packed) % seen;
-		if (at < SAMPLES)
-			some[at] = segment;
-	}
-	return seen < SAMPLES ? seen : SAMPLES;
-}
-
-/* Slots at random with their stamps, which come from memory side by side; few of them are free. */
-static unsigned sample(struct kvc_packed_arena *arena, struct victim victims[SAMPLES])
+/* The segment where the hand is, or the next one that is there; NULL: there is none. */
+static struct kvc_packed_segment *segment_at_hand(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments =
 		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
-	struct kvc_packed_segment *some[SAMPLES];
-	unsigned count = 0, present = 0;
 
-	for (unsigned tries = 0; segments > 0 && count < SAMPLES && tries < 2 * SAMPLES; tries++) {
-		const uint64_t random = kvc_packed_random(arena->packed);
-		const uint32_t number = 1 + (uint32_t)((random >> 32) % segments);
+	for (uint32_t n = 0; n <= segments; n++) {
+		struct kvc_packed_segment *segment = NULL;
 
-		if (add_victim(&victims[count], kvc_packed_segment(arena, number), random))
-			count++;
+		if (arena->hand_segment >= 1 && arena->hand_segment <= segments)
+			segment = kvc_packed_segment(arena, arena->hand_segment);
+		if (kvc_packed_usable(segment) && arena->hand_slot < segment->slots)
+			return segment;
+		arena->hand_segment = arena->hand_segment < segments ? arena->hand_segment + 1 : 1;
+		arena->hand_slot = 0;
 	}
-	/* Most of the numbers are those of segments that are gone. */
-	if (count < SAMPLES)
-		present = some_segments(arena, segments, some);
-	for (unsigned tries = 0; present > 0 && count < SAMPLES && tries < SAMPLES; tries++) {
-		const uint64_t random = kvc_packed_random(arena->packed);
-
-		if (add_victim(&victims[count], some[(random >> 32) % present], random))
-			count++;
-	}
-	for (unsigned i = 0; i < count; i++)
-		victims[i].stamp =
-			atomic_load_explicit(&victims[i].segment->stamps[victims[i].slot],
-					     memory_order_relaxed) >>
-			1;
-	return count;
+	return NULL;
 }
 
-/* The one of victims[k..count) with the earliest stamp comes to k. */
-static void oldest_first(struct victim *victims, unsigned k, unsigned count)
+/* To the beginning of a window anywhere. */
+static void move_hand(struct kvc_packed_arena *arena)
 {
-	struct victim victim = victims[k];
-	unsigned oldest = k;
+	const uint64_t random = kvc_packed_random(arena->packed);
+	const uint32_t segments =
+		atomic_load_explicit(&arena->record->segments, memory_order_acquire);
+	const uint32_t windows = (arena->record->segment_slots - 1) / KVC_VICTIM_LOOKS + 1;
 
-	for (unsigned i = k + 1; i < count; i++)
-		if (victims[i].stamp < victims[oldest].stamp)
-			oldest = i;
-	victims[k] = victims[oldest];
-	victims[oldest] = victim;
+	if (segments == 0)
+		return;
+	arena->hand_segment = 1 + (uint32_t)((random >> 32) % segments);
+	arena->hand_slot = (uint32_t)random % windows * KVC_VICTIM_LOOKS;
 }
 
-/* Live, and still what the stamp was read of: a free slot keeps the stamp of its past, and may have
- * got the newest object of all since. */
-static bool is_live(struct victim *victim)
+/* The next slots that are not free. */
+static void look_at_window(struct kvc_packed_arena *arena)
 {
-	struct kvc_packed_slot *slot = &victim->segment->headers[victim->slot];
+	struct kvc_packed_segment *segment = segment_at_hand(arena);
+	uint32_t end;
 
-	victim->state = atomic_load_explicit(&slot->state, memory_order_acquire);
-	victim->g = atomic_load_explicit(&slot->g, memory_order_relaxed);
-	return kvc_packed_st(victim->state) == KVC_PACKED_LIVE &&
-	       atomic_load_explicit(&victim->segment->stamps[victim->slot], memory_order_relaxed) >>
-			       1 ==
-		       victim->stamp;
+	if (!segment)
+		return;
+	end = arena->hand_slot + KVC_VICTIM_LOOKS;
+	end = end < segment->slots ? end : segment->slots;
+	for (uint32_t slot = arena->hand_slot; slot < end; slot++) {
+		const uint64_t word =
+			atomic_load_explicit(&segment->bitmap[slot / 64], memory_order_relaxed);
+		const uint64_t stamp =
+			atomic_load_explicit(&segment->stamps[slot], memory_order_relaxed);
+
+		if (!(word & UINT64_C(1) << slot % 64))
+			kvc_victims_see(&arena->victims, kvc_packed_ref(segment->number, slot),
+					stamp >> 1);
+	}
+	arena->hand_slot = end;
+}
+
+static void look_around(struct kvc_packed_arena *arena)
+{
+	bool scattered;
+	unsigned windows = kvc_victims_windows(
+		&arena->victims, kvc_packed_hint(&arena->record->live_slots),
+		atomic_load_explicit(&arena->packed->shm->clock, memory_order_relaxed), &scattered);
+
+	while (windows-- > 0) {
+		if (scattered)
+			move_hand(arena);
+		look_at_window(arena);
+	}
+}
+
+/* Live, and not used since. */
+static bool is_as_seen(struct kvc_packed_arena *arena, const struct kvc_victim *victim,
+		       struct seen *out, struct group *out_group)
+{
+	struct kvc_packed_segment *segment = kvc_packed_segment_of(arena, victim->object);
+	const uint32_t number = kvc_packed_ref_slot(victim->object);
+	struct kvc_packed_fields fields;
+
+	if (!segment || !kvc_packed_usable(segment) ||
+	    !kvc_packed_read(&segment->headers[number], &fields) ||
+	    atomic_load_explicit(&segment->stamps[number], memory_order_relaxed) >> 1 !=
+		    victim->stamp)
+		return false;
+	*out = (struct seen){ segment, number, fields.state };
+	*out_group = (struct group){
+		.g = fields.g,
+		.stamp = victim->stamp,
+		.rank = kvc_victims_rank(&arena->victims, victim->stamp),
+		.by = &arena->victims,
+	};
+	return true;
 }
 
 /*
- * The group that was not used for the longest time, of those of the oldest slots of the sample from
- * *at on: one whose other rank was read just now stays. *at moves behind the slots that were looked
- * at. False: none is live.
+ * The group that goes first: one of which another object, of another rank perhaps, was used later
+ * goes by that. It is no candidate any more. False: none was found.
  */
-static bool choose(struct kvc_packed_arena *arena, struct victim *victims, unsigned count,
-		   unsigned *at, struct victim *out)
+static bool take_first(struct kvc_packed_arena *arena, struct kvc_victim *out,
+		       struct seen *out_seen, struct group *out_group)
 {
-	uint64_t best = UINT64_MAX;
+	unsigned behind = 0;
 
-	for (unsigned seen = 0; seen < OLDEST && *at < count; (*at)++) {
-		uint64_t latest;
-
-		oldest_first(victims, *at, count);
-		if (!is_live(&victims[*at]))
+	while (kvc_victims_take(&arena->victims, out)) {
+		if (!is_as_seen(arena, out, out_seen, out_group))
 			continue;
-		latest = victims[*at].stamp;
-		(void)group_all(arena, victims[*at].g, &latest, false);
-		if (latest < best) {
-			best = latest;
-			*out = victims[*at];
-		}
-		seen++;
-		if (latest == victims[*at].stamp) {
-			(*at)++;
-			break; /* all of it is as old: no other can be older */
-		}
+		group_all(arena, out_group);
+		if (out_group->rank <= out->rank || ++behind == KVC_VICTIMS)
+			return true;
+		kvc_victims_put_back(&arena->victims, *out, out_group->rank);
 	}
-	return best != UINT64_MAX;
+	return false;
 }
+
+/* ---------------------------------------------------------------- eviction */
 
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g)
 {
-	uint64_t latest = 0;
+	struct group group = { .g = g, .end = true };
 
-	return group_all(arena, g, &latest, true);
+	group_all(arena, &group);
+	return group.ended;
 }
 
-/* What is to go of one sample: at most VICTIMS groups. */
-static uint32_t evict_some(struct kvc_packed_arena *arena, uint32_t count)
+/* It stays, as one that was used at this time. */
+static void spare(struct kvc_packed_arena *arena, const struct seen *seen, uint64_t g,
+		  uint64_t stamp)
 {
-	struct victim victims[SAMPLES];
-	const unsigned sampled = sample(arena, victims);
-	uint32_t ended = 0;
-	unsigned at = 0;
+	struct group group = { .g = g, .spared = stamp };
 
-	for (unsigned n = 0; n < VICTIMS && ended < count; n++) {
-		struct victim victim;
-		uint64_t latest = 0;
+	/* It may have no entry in the table itself. */
+	group_slot(&group, seen->segment, seen->slot, seen->state);
+	group_all(arena, &group);
+}
 
-		if (!choose(arena, victims, sampled, &at, &victim))
-			break;
-		/* It may have no entry in the table itself. */
-		ended += kvc_packed_slot_end(victim.segment, victim.slot, victim.state);
-		ended += group_all(arena, victim.g, &latest, true);
+/* The first group, if it goes: how many slots that gave. *spared: it stays. */
+static uint32_t evict_first(struct kvc_packed_arena *arena, bool *spared)
+{
+	struct kvc_victim victim;
+	struct seen seen;
+	struct group group;
+	uint64_t stamp;
+	uint32_t ended;
+
+	look_around(arena);
+	if (!take_first(arena, &victim, &seen, &group))
+		return 0;
+	stamp = arena->packed->root->order->spared(group.stamp,
+						   atomic_load_explicit(&arena->packed->shm->clock,
+									memory_order_relaxed));
+	*spared = stamp != KVC_ORDER_GOES;
+	if (*spared) {
+		spare(arena, &seen, group.g, stamp);
+		return 0;
 	}
-	return ended;
+	ended = kvc_packed_slot_end(seen.segment, seen.slot, seen.state);
+	return ended + kvc_packed_evict_group(arena, group.g);
+}
+
+void kvc_packed_count_evicted(struct kvc_packed *packed, uint32_t ended)
+{
+	atomic_fetch_add_explicit(&packed->evicted, ended, memory_order_relaxed);
+	kvc_counters_add(packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
 }
 
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 {
-	uint32_t ended = 0;
+	uint32_t ended = 0, tries = 0;
 
-	for (uint32_t tries = 0; ended < count && tries < count + EVICT_TRIES; tries++)
-		ended += evict_some(arena, count - ended);
-	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
-	kvc_counters_add(arena->packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
+	if (kvc_pin_has(arena->packed->root, arena->ns_hash))
+		return 0;
+	pthread_mutex_lock(&arena->evict_lock);
+	for (unsigned round = 0; round < ROUNDS_MAX && ended < count && tries < count + EVICT_TRIES;
+	     round++) {
+		bool spared = false;
+
+		ended += evict_first(arena, &spared);
+		tries += !spared;
+	}
+	pthread_mutex_unlock(&arena->evict_lock);
+	kvc_packed_count_evicted(arena->packed, ended);
 	return ended;
+}
+
+/* What goes first. False: nothing was found. */
+static bool look_at_first(struct kvc_packed_arena *arena, struct seen *out, struct group *group)
+{
+	struct kvc_victim victim;
+	bool found;
+
+	pthread_mutex_lock(&arena->evict_lock);
+	look_around(arena);
+	found = take_first(arena, &victim, out, group);
+	if (found)
+		kvc_victims_put_back(&arena->victims, victim, group->rank);
+	pthread_mutex_unlock(&arena->evict_lock);
+	return found;
+}
+
+uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count)
+{
+	const struct kvc_packed *packed = arena->packed;
+	struct kvc_packed_arena *first = NULL;
+	uint64_t first_rank = UINT64_MAX;
+
+	for (struct kvc_packed_arena *a =
+		     atomic_load_explicit(&packed->arenas, memory_order_acquire);
+	     a; a = a->next) {
+		struct seen seen;
+		struct group group;
+
+		if ((a->ns_hash != arena->ns_hash &&
+		     !kvc_tenant_is_same(packed->root, a->ns_hash, arena->ns_hash)) ||
+		    kvc_pin_has(packed->root, a->ns_hash) || !look_at_first(a, &seen, &group) ||
+		    group.rank >= first_rank)
+			continue;
+		first_rank = group.rank;
+		first = a;
+	}
+	return first ? kvc_packed_evict(first, count) : 0;
+}
+
+uint64_t kvc_packed_oldest_s(struct kvc_packed *packed)
+{
+	const uint32_t now_s = (uint32_t)((uint64_t)kvc_wall_ns() / 1000000000u);
+	uint64_t oldest = 0;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+		struct seen seen;
+		struct group group;
+		uint32_t age_s;
+
+		if (!look_at_first(a, &seen, &group))
+			continue;
+		age_s = now_s - (uint32_t)atomic_load_explicit(
+					&seen.segment->headers[seen.slot].created_depth,
+					memory_order_relaxed);
+		/* A clock that was set back. */
+		if (age_s <= INT32_MAX && age_s > oldest)
+			oldest = age_s;
+	}
+	return oldest;
 }
 
 /* ---------------------------------------------------------------- sweep */

@@ -7,6 +7,7 @@
 #include "core/packed_file.h"
 #include "core/packed_format.h"
 #include "core/root.h"
+#include "core/victim.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -65,6 +66,11 @@ struct kvc_packed_arena {
 	atomic_uint rooms_found;
 	uint64_t search_after_ns; /* not earlier again: nothing was found, for this reason */
 	int search_error;
+	/* What is known of what goes first; by one thread at a time. */
+	pthread_mutex_t evict_lock;
+	struct kvc_victims victims;
+	uint32_t hand_segment; /* the slot that is looked at next */
+	uint32_t hand_slot;
 	atomic_uint_fast64_t grow_after_ns;
 	atomic_uint_fast64_t colder_after_ns; /* likewise: no other arena is asked */
 	uint32_t finished_epoch;	      /* its table was seen to be finished; the keeper's */
@@ -254,8 +260,17 @@ bool kvc_packed_slot_end(struct kvc_packed_segment *segment, uint32_t slot, uint
 /* Frees up to `count` slots of the arena, coldest groups first. Returns how many. */
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count);
 
-/* Ends what a group has in the arenas of its namespace. Returns how many slots. */
+/* The same among all arenas of the tenant whose namespace it is of. */
+uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count);
+
+/* Ends what a group has in the arenas of its namespace, and remembers it. Returns how many slots,
+ * which the caller counts as evicted. */
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
+void kvc_packed_count_evicted(struct kvc_packed *packed, uint32_t ended);
+
+/* For how long that has been there which goes first, of all arenas the longest, in s; 0: there is
+ * nothing. */
+uint64_t kvc_packed_oldest_s(struct kvc_packed *packed);
 
 /* The bitmap of the arena by the states. Returns the free slots that were found. */
 uint64_t kvc_packed_sweep(struct kvc_packed_arena *arena);

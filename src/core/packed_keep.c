@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/pin.h"
 #include "core/store.h"
 #include "core/usage.h"
 
@@ -62,6 +63,8 @@ static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uin
 	struct kvc_packed_segment *coldest = NULL;
 
 	*out_latest = UINT64_MAX;
+	if (kvc_pin_has(arena->packed->root, arena->ns_hash))
+		return NULL;
 	for (uint32_t n = first_of(arena); n <= segments; n += step) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 		uint64_t latest, earliest;
@@ -171,6 +174,110 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 			return rc;
 	}
 	return -ENOSPC;
+}
+
+/* ---------------------------------------------------------------- giving back */
+
+/* A segment, and how late it was used as far as some of its slots tell. */
+struct cold {
+	struct kvc_packed_segment *segment;
+	uint64_t used;
+};
+
+static int by_use(const void *one, const void *two)
+{
+	const struct cold *a = one, *b = two;
+
+	return a->used < b->used ? -1 : a->used > b->used;
+}
+
+/* The mean of the live among some slots: few hot pages do not keep many cold ones. */
+static uint64_t mean_use(struct kvc_packed_segment *segment)
+{
+	uint64_t sum = 0, count = 0;
+
+	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
+		const uint32_t s =
+			(uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
+
+		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
+			continue;
+		sum += atomic_load_explicit(&segment->stamps[s], memory_order_relaxed) >> 1;
+		count++;
+	}
+	return count ? sum / count : 0;
+}
+
+/* Those that may go, coldest first; NULL without memory. */
+static struct cold *list_cold(struct kvc_packed *packed, size_t *out_count)
+{
+	struct cold *list;
+	size_t room = 1, count = 0;
+
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		room += atomic_load(&a->record->segments);
+	list = calloc(room, sizeof(*list));
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); list && a; a = a->next) {
+		const uint32_t segments = atomic_load(&a->record->segments);
+
+		for (uint32_t n = 1; n <= segments && count < room; n++) {
+			struct kvc_packed_segment *segment = kvc_packed_segment(a, n);
+
+			if (!segment || kvc_pin_has(packed->root, a->ns_hash) ||
+			    atomic_load(&segment->hdr->retired) == RETIRED_REMOVED)
+				continue;
+			list[count++] = (struct cold){ segment, mean_use(segment) };
+		}
+	}
+	if (list)
+		qsort(list, count, sizeof(*list), by_use);
+	*out_count = count;
+	return list;
+}
+
+static uint64_t live_in(const struct kvc_packed_segment *segment)
+{
+	uint64_t live = 0;
+
+	for (uint32_t s = 0; s < segment->slots; s++)
+		live += kvc_packed_st(atomic_load(&segment->headers[s].state)) == KVC_PACKED_LIVE;
+	return live;
+}
+
+int kvc_packed_give_back(struct kvc_packed *packed, uint64_t to_bytes, bool dry_run,
+			 uint64_t *out_objects, uint64_t *out_bytes)
+{
+	const uint32_t turn = kvc_packed_enter(packed);
+	uint64_t own, objects = 0, bytes = 0;
+	struct cold *list;
+	size_t count = 0;
+	int rc = 0;
+
+	kvc_packed_refresh(packed);
+	own = kvc_packed_hint(&packed->shm->segment_bytes);
+	list = list_cold(packed, &count);
+	if (!list)
+		rc = -ENOMEM;
+	for (size_t i = 0; i < count && own > to_bytes + bytes; i++) {
+		struct kvc_packed_segment *segment = list[i].segment;
+		const uint64_t live = live_in(segment);
+		const int one = dry_run ? 0 : kvc_packed_segment_retire(segment);
+
+		if (one) {
+			rc = one;
+			if (one != -EBUSY)
+				break;
+			continue;
+		}
+		objects += live;
+		bytes += kvc_packed_segment_file_bytes(segment->arena);
+	}
+	free(list);
+	kvc_packed_leave(packed, turn);
+	kvc_packed_reap(packed, false);
+	*out_objects = objects;
+	*out_bytes = bytes;
+	return own <= to_bytes + bytes ? 0 : rc;
 }
 
 /* ---------------------------------------------------------------- keeping */

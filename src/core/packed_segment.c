@@ -423,14 +423,20 @@ int kvc_packed_segment_add(struct kvc_packed_arena *arena)
 /* Ends the live slots; returns those that are still being written, or in quarantine. */
 static uint32_t empty_segment(struct kvc_packed_segment *segment)
 {
-	uint32_t left = 0;
+	uint32_t left = 0, ended = 0;
 
 	for (uint32_t s = 0; s < segment->slots; s++) {
 		const uint64_t state = atomic_load(&segment->headers[s].state);
+		const uint64_t g =
+			atomic_load_explicit(&segment->headers[s].g, memory_order_relaxed);
 
-		if (kvc_packed_st(state) == KVC_PACKED_LIVE)
-			(void)kvc_packed_slot_end(segment, s, state);
+		if (kvc_packed_st(state) != KVC_PACKED_LIVE ||
+		    !kvc_packed_slot_end(segment, s, state))
+			continue;
+		/* What a page has elsewhere is of no use without it. */
+		ended += 1 + kvc_packed_evict_group(segment->arena, g);
 	}
+	kvc_packed_count_evicted(segment->arena->packed, ended);
 	for (uint32_t s = 0; s < segment->slots; s++)
 		left += kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_FREE;
 	return left;

@@ -11,10 +11,13 @@
 
 #include "core/clock.h"
 #include "core/crc.h"
+#include "core/ghost.h"
 #include "core/log.h"
+#include "core/order.h"
 #include "core/queue.h"
 #include "core/shape.h"
 #include "core/store.h"
+#include "core/tenant.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -27,7 +30,6 @@
 #define EVICT_AT_ONCE  8u
 #define CALM_NS	       (UINT64_C(100) * 1000000) /* between two searches that found nothing */
 #define IN_USE_NS      (UINT64_C(1) * 1000000)	 /* likewise, as all was in use */
-#define TOUCH_PART     64u
 
 static uint64_t page_align(uint64_t bytes)
 {
@@ -70,7 +72,9 @@ uint64_t kvc_packed_stamps(struct kvc_packed *packed, uint32_t count)
 {
 	if (packed->read_only)
 		return 0;
-	return atomic_fetch_add_explicit(&packed->shm->clock, count, memory_order_relaxed) + count;
+	return atomic_fetch_add_explicit(&packed->shm->clock, (uint64_t)count * KVC_STAMP_STEP,
+					 memory_order_relaxed) +
+	       (uint64_t)count * KVC_STAMP_STEP;
 }
 
 /* ---------------------------------------------------------------- finding */
@@ -244,19 +248,72 @@ bool kvc_packed_is_same(const struct kvc_packed_place *place)
 
 /* ---------------------------------------------------------------- use */
 
+/* False: it is too soon after the last use. */
+static bool touch(struct kvc_packed_arena *arena, _Atomic uint64_t *at, uint64_t now)
+{
+	const struct kvc_order *order = arena->packed->root->order;
+	const uint64_t live = kvc_packed_hint(&arena->record->live_slots);
+	uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+	uint64_t stamp;
+
+	/* A store makes a page dirty, and can wait for its writeback: only when it tells much. */
+	if (arena->packed->read_only || !kvc_order_is_due(old >> 1, now, live))
+		return false;
+	stamp = order->used(old >> 1, now);
+	if (stamp != old >> 1)
+		(void)atomic_compare_exchange_strong_explicit(
+			at, &old, stamp << 1 | (old & KVC_PACKED_SUSPECT), memory_order_relaxed,
+			memory_order_relaxed);
+	return true;
+}
+
 void kvc_packed_touch(struct kvc_packed_arena *arena, const struct kvc_packed_place *place,
 		      uint64_t stamp)
 {
-	const uint64_t live = kvc_packed_hint(&arena->record->live_slots);
-	_Atomic uint64_t *at = &place->segment->stamps[kvc_packed_ref_slot(place->ref)];
-	uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+	(void)touch(arena, &place->segment->stamps[kvc_packed_ref_slot(place->ref)], stamp);
+}
 
-	/* A store makes a page dirty, and can wait for its writeback: only when it tells much. */
-	if (arena->packed->read_only || stamp <= (old >> 1) + live / TOUCH_PART)
-		return;
-	(void)atomic_compare_exchange_strong_explicit(at, &old,
-						      stamp << 1 | (old & KVC_PACKED_SUSPECT),
-						      memory_order_relaxed, memory_order_relaxed);
+/* Of the slots of one bucket that are the group's. */
+static bool touch_bucket(struct kvc_packed_arena *arena, _Atomic uint64_t *entries, uint64_t g,
+			 uint64_t now, uint64_t *out_parent_g, bool *due)
+{
+	const uint64_t tag = kvc_packed_tag(g, 0) & KVC_PACKED_TAG_GROUP;
+	bool found = false;
+
+	for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
+		const uint64_t entry = atomic_load_explicit(&entries[i], memory_order_acquire);
+		struct kvc_packed_segment *segment;
+		struct kvc_packed_fields fields;
+
+		if (entry == 0 || (entry & KVC_PACKED_TAG_GROUP) != tag)
+			continue;
+		segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
+		if (!segment ||
+		    !kvc_packed_read(&segment->headers[kvc_packed_ref_slot(entry)], &fields) ||
+		    fields.g != g)
+			continue;
+		*due |= touch(arena, &segment->stamps[kvc_packed_ref_slot(entry)], now);
+		*out_parent_g = fields.parent_g;
+		found = true;
+	}
+	return found;
+}
+
+int kvc_packed_touch_group(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
+			   uint64_t *out_parent_g)
+{
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
+	struct kvc_packed_buckets buckets;
+	bool found = false, due = false;
+	uint64_t now;
+
+	if (!table)
+		return -ENOENT;
+	buckets = kvc_packed_buckets(table, g, lane);
+	now = kvc_packed_stamps(arena->packed, 1);
+	for (unsigned b = 0; b < 2; b++)
+		found |= touch_bucket(arena, buckets.entries[b], g, now, out_parent_g, &due);
+	return found ? due : -ENOENT;
 }
 
 bool kvc_packed_is_suspect(const struct kvc_packed_place *place)
@@ -445,16 +502,29 @@ static void look_for_dead(struct kvc_packed *packed)
 		(void)kvc_packed_recover_dead(packed);
 }
 
+/* A tenant that has its share makes room among what it has. */
+static int keep_share(struct kvc_packed_arena *arena)
+{
+	struct kvc_root *root = arena->packed->root;
+
+	if (!root->tenants || kvc_tenant_room(root, arena->ns_hash) >= arena->slot_bytes)
+		return 0;
+	return kvc_packed_evict_tenant(arena, EVICT_AT_ONCE) > 0 ? 0 : -EDQUOT;
+}
+
 int kvc_packed_claim(struct kvc_packed_arena *arena, uint32_t intent, struct kvc_packed_place *out)
 {
+	int rc = keep_share(arena);
+
+	if (rc)
+		return rc;
 	look_for_dead(arena->packed);
 	for (int attempt = 0; attempt < CLAIM_ATTEMPTS; attempt++) {
 		uint32_t number = 0;
 		struct kvc_packed_segment *segment = take_bit(arena, attempt == 0, &number);
 
 		if (!segment) {
-			const int rc = make_room(arena);
-
+			rc = make_room(arena);
 			if (rc)
 				return rc;
 			continue;
@@ -522,6 +592,13 @@ static void write_name(struct kvc_packed_segment *segment, const struct kvc_pack
 	memcpy(&names[kvc_packed_ref_slot(place->ref)], &name, sizeof(name));
 }
 
+static uint64_t stored_stamp(const struct kvc_packed_arena *arena, uint64_t g, uint64_t now)
+{
+	const struct kvc_root *root = arena->packed->root;
+
+	return root->order->stored(now, root->order->part && kvc_ghost_has(root->ghosts, g));
+}
+
 /* 4, 5: header and LIVE. */
 static bool go_live(struct kvc_packed_arena *arena, struct kvc_packed_place *place,
 		    const struct kvc_packed_meta *meta)
@@ -549,8 +626,8 @@ static bool go_live(struct kvc_packed_arena *arena, struct kvc_packed_place *pla
 	atomic_store_explicit(&slot->len_crc,
 			      key->bytes | (uint64_t)kvc_packed_slot_crc(slot, live) << 32,
 			      memory_order_relaxed);
-	atomic_store_explicit(&place->segment->stamps[number], meta->stamp << 1,
-			      memory_order_relaxed);
+	atomic_store_explicit(&place->segment->stamps[number],
+			      stored_stamp(arena, key->g, meta->stamp) << 1, memory_order_relaxed);
 	kvc_packed_step(arena->packed, "packed.set.filled");
 	if (!atomic_compare_exchange_strong(&slot->state, &state, live))
 		return false;

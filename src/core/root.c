@@ -3,12 +3,16 @@
 
 #include "core/clock.h"
 #include "core/format.h"
+#include "core/ghost.h"
+#include "core/order.h"
 #include "core/packed.h"
+#include "core/pin.h"
 #include "core/queue.h"
 #include "core/rootid.h"
 #include "core/stage.h"
 #include "core/stats.h"
 #include "core/store.h"
+#include "core/tenant.h"
 #include "core/usage.h"
 #include "core/walk.h"
 
@@ -450,6 +454,9 @@ void kvc_root_look_after(struct kvc_root *root)
 		return;
 	look_at_note(root);
 	keep_identity(root);
+	kvc_ghost_check(root->ghosts);
+	kvc_pin_look(root);
+	kvc_tenant_look(root);
 }
 
 /* ---------------------------------------------------------------- the packed index */
@@ -649,21 +656,32 @@ static int open_handle(struct kvc_root *root)
 	return 0;
 }
 
-/* Where own bytes are counted: shared with other processes on local file systems. */
-static int open_usage(struct kvc_root *root)
+/* Of a file that processes of the host share; NULL: memory of this one, as on other file systems
+ * than local ones. */
+static const char *shared_path(const struct kvc_root *root, const char *name, char *out,
+			       size_t bytes)
 {
-	const bool shared = root->attributes.local_path && !root->read_only &&
-			    (root->attributes.flags & KVC_ATTRIBUTE_LOCAL);
-	char path[PATH_MAX];
 	int length;
 
-	if (!shared)
-		return kvc_usage_open(NULL, 0, &root->usage);
-	length = snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER "/usage",
-			  root->attributes.local_path);
-	if (length < 0 || (size_t)length >= sizeof(path))
-		return kvc_usage_open(NULL, 0, &root->usage);
-	return kvc_usage_open(path, root->store->settings->file_mode, &root->usage);
+	if (!root->attributes.local_path || root->read_only ||
+	    !(root->attributes.flags & KVC_ATTRIBUTE_LOCAL))
+		return NULL;
+	length = snprintf(out, bytes, "%s/" KVC_HOUSEKEEPING_FOLDER "/%s",
+			  root->attributes.local_path, name);
+	return length < 0 || (size_t)length >= bytes ? NULL : out;
+}
+
+/* What a root knows about its objects beside them: how many there are, and what was evicted. */
+static int open_shared(struct kvc_root *root)
+{
+	const mode_t mode = root->store->settings->file_mode;
+	char path[PATH_MAX];
+	int rc = kvc_usage_open(shared_path(root, "usage", path, sizeof(path)), mode, &root->usage);
+
+	if (rc == 0)
+		rc = kvc_ghost_open(shared_path(root, "ghosts", path, sizeof(path)), mode,
+				    root->device_bytes, &root->ghosts);
+	return rc;
 }
 
 /* ---------------------------------------------------------------- limits */
@@ -675,7 +693,7 @@ uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes)
 	return (uint64_t)((double)total_bytes * share->percent / 100.0);
 }
 
-/* Percentages become bytes of the root's device. Counting has to be right where it limits. */
+/* Percentages become bytes of the root's device. */
 static int set_limits(struct kvc_root *root)
 {
 	const struct kvc_settings *settings = root->store->settings;
@@ -688,11 +706,16 @@ static int set_limits(struct kvc_root *root)
 				"%s: capacity or min_free in percent: the size of its device is "
 				"not known: %s",
 				root->location, strerror(-rc));
+	root->device_bytes = rc < 0 ? 0 : usage.total_bytes;
 	root->capacity_bytes = kvc_share_bytes(&settings->capacity, usage.total_bytes);
 	root->min_free_bytes = kvc_share_bytes(&settings->min_free, usage.total_bytes);
-	if (root->capacity_bytes && kvc_usage_is_new(root->usage))
-		return kvc_walk_recount(root);
 	return 0;
+}
+
+/* Counting has to be right where it limits. */
+static int count_objects(struct kvc_root *root)
+{
+	return root->capacity_bytes && kvc_usage_is_new(root->usage) ? kvc_walk_recount(root) : 0;
 }
 
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
@@ -742,6 +765,8 @@ uint64_t kvc_root_room(struct kvc_root *root)
 
 const char *kvc_root_limit_text(const struct kvc_root *root)
 {
+	if (root->tenants)
+		return "over capacity, under min_free, or over the tenant's share";
 	if (!root->min_free_bytes)
 		return "over capacity";
 	return root->capacity_bytes ? "over capacity, or under min_free" : "under min_free";
@@ -755,6 +780,17 @@ static int open_packed(struct kvc_root *root)
 	if (!rc)
 		atomic_store_explicit(&root->packed, packed, memory_order_release);
 	return rc;
+}
+
+static const struct kvc_order *order_of(const struct kvc_settings *settings)
+{
+	static const struct kvc_order *const orders[] = {
+		[KVC_EVICTION_LRU] = &kvc_order_lru,
+		[KVC_EVICTION_FIFO] = &kvc_order_fifo,
+		[KVC_EVICTION_S3FIFO] = &kvc_order_s3fifo,
+	};
+
+	return orders[settings->eviction];
 }
 
 int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const char *location,
@@ -772,6 +808,8 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 	(void)pthread_mutex_init(&root->queue_lock, NULL);
 	(void)pthread_cond_init(&root->queue_idle, NULL);
 	(void)pthread_mutex_init(&root->packed_lock, NULL);
+	(void)pthread_mutex_init(&root->pin_lock, NULL);
+	root->order = order_of(store->settings);
 	root->location = strdup(location);
 	if (!root->location)
 		goto free_root;
@@ -781,16 +819,22 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 	rc = check_identity(root);
 	if (rc)
 		goto close_root;
-	rc = open_usage(root);
+	rc = set_limits(root);
+	if (rc)
+		goto close_root;
+	rc = open_shared(root);
 	if (rc) {
 		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
 		goto close_root;
 	}
-	rc = set_limits(root);
+	rc = count_objects(root);
 	if (!rc && root->is_packed)
 		rc = open_packed(root);
+	if (!rc)
+		rc = kvc_tenant_open(root);
 	if (rc)
 		goto close_root;
+	kvc_pin_look(root);
 	reclaimed = root->read_only ? 0 : backend->module->ops.reclaim(root->handle);
 	if (reclaimed > 0)
 		kvc_counters_add(store->counters, KVC_COUNTER_RECLAIMED, reclaimed);
@@ -837,7 +881,10 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
+	kvc_tenant_close(root);
+	kvc_ghost_close(root->ghosts);
 	kvc_usage_close(root->usage);
+	(void)pthread_mutex_destroy(&root->pin_lock);
 	(void)pthread_mutex_destroy(&root->packed_lock);
 	(void)pthread_cond_destroy(&root->queue_idle);
 	(void)pthread_mutex_destroy(&root->queue_lock);

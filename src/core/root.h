@@ -14,10 +14,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_ghosts;
+struct kvc_order;
 struct kvc_packed;
 struct kvc_queue;
 struct kvc_stage;
 struct kvc_store;
+struct kvc_tenants;
 struct kvc_usage_map;
 
 /* What a deadline can do to I/O in flight (docs/data-path.md). */
@@ -38,6 +41,8 @@ enum kvc_root_warning {
 	KVC_WARN_COUNT,
 };
 
+#define KVC_PINS_MAX 64u /* namespaces of a root that are pinned */
+
 struct kvc_root {
 	struct kvc_store *store;
 	struct kvc_backend *backend;
@@ -53,6 +58,7 @@ struct kvc_root {
 	bool told_read_only;	 /* a warning at open said why nothing is stored */
 	uint64_t capacity_bytes; /* of own objects, 0 = no limit */
 	uint64_t min_free_bytes; /* of the device, 0 = no limit */
+	uint64_t device_bytes;	 /* at the opening, 0 = not known */
 	/* Stalled once: staged from then on. Not beside the flags above, which a compiler may test
 	 * together with what lies in their word. */
 	atomic_bool suspect;
@@ -60,6 +66,17 @@ struct kvc_root {
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
+
+	atomic_uint_fast64_t oldest_live_s; /* since the earliest object was stored; 0: unknown */
+
+	/* What goes first when there is too much, and what does not go. */
+	const struct kvc_order *order;
+	struct kvc_ghosts *ghosts;
+	struct kvc_tenants *tenants; /* NULL: nobody has a share */
+	pthread_mutex_t pin_lock;    /* of changing them */
+	atomic_uint pin_count;
+	_Atomic uint64_t pins[KVC_PINS_MAX]; /* namespace hashes, 0: free */
+
 	struct kvc_log_limit warnings[KVC_WARN_COUNT];
 	char told_note[KVC_ATTRIBUTE_TEXT_BYTES]; /* after the opening the housekeeper's */
 

@@ -43,6 +43,7 @@ enum kvc_stage_step {
  *              bytes move
  * @mark_id     tells the object from others among the negative marks, not 0
  * @bases       shape->series_count addresses; NULL for exists and remove
+ * @begins      the page before is of no request: it may have been used through another tier
  * @packed      it lies in a slot: g, v are those of the packed layout, name is needed by set only
  * @arena       of a packed one; NULL: there is none, so nothing is found
  * @lane        likewise, of struct kvc_packed_key
@@ -72,6 +73,7 @@ struct kvc_request {
 	bool bounced;
 	bool has_room; /* its bytes are taken from the root's limits */
 	bool replaces; /* an object was there: previous_bytes is its size */
+	bool begins;
 	bool packed;
 	uint32_t lane;
 	struct kvc_packed_arena *arena;

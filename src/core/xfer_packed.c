@@ -5,6 +5,7 @@
 
 #include "core/checksum.h"
 #include "core/format.h"
+#include "core/order.h"
 #include "core/ranges.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -13,7 +14,8 @@
 
 #include <errno.h>
 
-#define PAUSES_MAX 200u /* of a millisecond, in one call */
+#define PAUSES_MAX 200u	  /* of a millisecond, in one call */
+#define CHAIN_MAX  65535u /* pages before one */
 
 void kvc_session_enter_index(struct kvc_session *s, struct kvc_request *list)
 {
@@ -31,8 +33,62 @@ void kvc_session_enter_index(struct kvc_session *s, struct kvc_request *list)
 	s->turn = kvc_packed_enter(s->packed);
 	stamp = kvc_packed_stamps(s->packed, count);
 	for (struct kvc_request *r = list; r; r = r->next)
-		if (r->packed)
-			r->stamp = stamp--;
+		if (r->packed) {
+			r->stamp = stamp;
+			stamp -= KVC_STAMP_STEP;
+		}
+}
+
+/* Of the page's arena in each root, as far as this process has seen it. */
+static struct kvc_packed_arena *arena_in(struct kvc_root *root, const struct kvc_request *request)
+{
+	struct kvc_packed *packed = kvc_root_packed(root, false);
+	struct kvc_packed_arena *arena = NULL;
+
+	if (!packed || !kvc_packed_arena_seen(packed, request->shape->ns_hash, request->folder,
+					      kvc_shape_image_bytes(request->shape), &arena))
+		return NULL;
+	return arena;
+}
+
+static int touch_anywhere(struct kvc_packed_arena *const *arenas, size_t count, uint64_t g,
+			  uint32_t lane, size_t *at, uint64_t *out_parent_g)
+{
+	for (size_t i = 0; i < count; i++) {
+		const size_t r = (*at + i) % count;
+		const int rc = kvc_packed_touch_group(arenas[r], g, lane, out_parent_g);
+
+		if (rc == -ENOENT)
+			continue;
+		*at = r;
+		return rc;
+	}
+	return -ENOENT;
+}
+
+void kvc_session_touch_chain(struct kvc_store *store, const struct kvc_request *request)
+{
+	struct kvc_packed_arena *arenas[KVC_ROOTS_MAX];
+	uint32_t turns[KVC_ROOTS_MAX];
+	uint64_t g = request->parent_g;
+	size_t count = 0, at = 0;
+
+	if (!request->packed || g == 0 || request->result.status != KVC_OK)
+		return;
+	for (size_t r = 0; r < store->root_count; r++) {
+		arenas[count] = arena_in(store->roots[r], request);
+		if (arenas[count])
+			turns[count] = kvc_packed_enter(kvc_packed_of(arenas[count])), count++;
+	}
+	for (unsigned n = 0; n < CHAIN_MAX && g != 0 && count > 0; n++) {
+		uint64_t parent_g = 0;
+
+		if (touch_anywhere(arenas, count, g, request->lane, &at, &parent_g) <= 0)
+			break;
+		g = parent_g;
+	}
+	while (count-- > 0)
+		kvc_packed_leave(kvc_packed_of(arenas[count]), turns[count]);
 }
 
 static struct kvc_packed_key key_of(const struct kvc_request *request)
@@ -76,6 +132,8 @@ bool kvc_session_decided_by_index(struct kvc_request *request)
 /* Nothing could be claimed: who has the space? */
 static struct kvc_result full(struct kvc_packed_arena *arena, int error)
 {
+	if (error == -EDQUOT)
+		return kvc_result_make(KVC_FULL, KVC_CAUSE_CAPACITY, ENOSPC);
 	if (error != -ENOSPC && error != -EBUSY)
 		return kvc_result_of_errno(-error);
 	return kvc_result_make(KVC_FULL,
@@ -88,11 +146,11 @@ static struct kvc_result full(struct kvc_packed_arena *arena, int error)
  * their pages can be evicted for the next; so can those of other threads. */
 static bool may_wait(struct kvc_session *s, int error)
 {
-	if (error != -ENOSPC && error != -EBUSY)
+	if (error != -ENOSPC && error != -EBUSY && error != -EDQUOT)
 		return false;
 	if (s->queue->in_flight || s->ready)
 		return true;
-	if (error == -ENOSPC || s->pauses == PAUSES_MAX)
+	if (error != -EBUSY || s->pauses == PAUSES_MAX)
 		return false;
 	s->pauses++;
 	return true;

@@ -317,4 +317,7 @@ void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t 
 	}
 	finish_jobs(jobs, store->root_count);
 	kvc_regions_release(regions);
+	for (size_t i = 0; i < count; i++)
+		if (requests[i].begins)
+			kvc_session_touch_chain(store, &requests[i]);
 }

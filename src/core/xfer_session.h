@@ -72,6 +72,13 @@ bool kvc_session_read_again(struct kvc_session *s, struct kvc_slot *slot, struct
  * times, the first of a prefix the latest. */
 void kvc_session_enter_index(struct kvc_session *s, struct kvc_request *list);
 
+/*
+ * The pages before the first one of a call, in whatever root: who reads page 100 has a use of those
+ * before it, though the caller had them elsewhere, and they are not to go before it. Ends at one
+ * that was used not long ago.
+ */
+void kvc_session_touch_chain(struct kvc_store *store, const struct kvc_request *request);
+
 /* Whether the index of a packed root answers alone: what is not there, what a set finds there, and
  * removing. Else the request's place is that of the object that is to be read. */
 bool kvc_session_decided_by_index(struct kvc_request *request);

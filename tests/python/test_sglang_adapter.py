@@ -24,7 +24,7 @@ from sglang_fakes import (
 )
 
 import kvcellar
-from kvcellar.sglang import KvCellarStorage, identity, pools, registry
+from kvcellar.sglang import KvCellarStorage, handles, identity, pools, registry
 from kvcellar.sglang import calls as calls_module
 from kvcellar.sglang.calls import Calls, Reports, start_logging
 from kvcellar.sglang.handles import Deadline
@@ -173,6 +173,25 @@ def test_prefix_keys_are_stored_with_the_page(make, options):
     assert details["leaf"]["parent_hash"] == details[chain[-1]]["group_hash"]
     assert storage.batch_set_v1(["root"], pool.indices([2]), FakeExtraInfo([])) == [True]
     assert storage.batch_set_v1(["root2"], pool.indices([2]), FakeExtraInfo(None)) == [True]
+
+
+def test_a_get_names_the_page_before_it(make, monkeypatch):
+    """So that the beginning of a prefix, which SGLang has in its own memory, is not evicted."""
+    pool = FakePool()
+    storage = make(pool)
+    chain = keys_of(3, seed=6)
+    seen = []
+    transfer = handles.HostPool.transfer
+
+    def noted(self, op, keys, indices, **how):
+        seen.append((op, how.get("parent"), how.get("depth")))
+        return transfer(self, op, keys, indices, **how)
+
+    monkeypatch.setattr(handles.HostPool, "transfer", noted)
+    assert storage.batch_set_v1(["leaf"], pool.indices([0]), FakeExtraInfo(chain)) == [True]
+    assert storage.batch_get_v1(["leaf"], pool.indices([0]), FakeExtraInfo(chain)) == [True]
+    assert storage.batch_get_v1(["leaf"], pool.indices([0])) == [True]
+    assert seen == [("set", chain[-1], 3), ("get", chain[-1], 3), ("get", None, None)]
 
 
 # ---------------------------------------------------------------- misuse, closing

@@ -151,6 +151,8 @@ static void test_shares_of_tenants(void **state)
 	assert_contains(error_of("tenant_shares = \"a=much\"\n"), "expected a size");
 	assert_contains(error_of("tenant_shares = [\"a=1%\", \"b=2%\", \"a=3%\"]\n"),
 			"\"a\" has two shares");
+	assert_contains(error_of("naming = \"nixl\"\ntenant_shares = \"a=1%\"\n"),
+			"does not tell tenants apart");
 }
 
 static void test_metrics_are_served_on_the_loopback_only(void **state)

@@ -225,7 +225,7 @@ class HostPool:
                     source = self.host_pool.get_data_page(first, flat=True)
                     page.copy_(_bytes_of(source))
             at = [base + i * stride for i in range(len(part))]
-            chain = {} if op != "set" else {"parent": parent, "depth": depth + start}
+            chain = {"parent": parent, "depth": depth + start}
             timeout_ms = deadline.timeout_ms(op)
             transfer = self.flat_transfer(op, part, at, timeout_ms=timeout_ms, **chain, **how)
             ok = store.run([transfer])[0].ok

@@ -177,7 +177,7 @@ class KvCellarStorage(HiCacheStorage):
     ) -> list[list[bool]]:
         """One call of the library for all pools, but for those whose pages are copied in Python."""
         deadline = Deadline(self._settings.limits_ms)
-        how = _chain(extra_info) if op == "set" else {}
+        how = _chain(extra_info) if op != "exists" else {}
         results: list[Any] = [None] * len(requests)
         direct, places, leases = [], [], []
         try:
