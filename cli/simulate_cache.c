@@ -3,7 +3,7 @@
 
 #include "simulate_heap.h"
 
-#include "core/candidate.h"
+#include "core/victim.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -33,8 +33,9 @@ struct sim_cache {
 	uint32_t *ghosts;
 	uint32_t ghost_mask;
 	struct sim_heap heaps[2]; /* exact: [1] while those never used again go first */
-	struct kvc_candidates candidates;
+	struct kvc_victims victims;
 	uint32_t hand; /* the slot that is looked at next */
+	uint64_t random;
 	struct sim_counts counts;
 	bool prefix_broken;
 	bool out_of_memory;
@@ -75,8 +76,8 @@ struct sim_cache *sim_cache_new(const struct sim_policy *policy, uint32_t capaci
 	cache->batch = batch ? batch : UINT32_MAX;
 	cache->free_count = capacity;
 	cache->reserve = policy->exact ? 0 : kvc_order_reserve(capacity);
-	kvc_candidates_init(&cache->candidates, policy->order);
-	cache->hand = (uint32_t)(seed % capacity);
+	kvc_victims_init(&cache->victims, policy->order);
+	cache->random = seed;
 	cache->stamps = calloc(capacity, sizeof(*cache->stamps));
 	cache->pages = malloc(capacity * sizeof(*cache->pages));
 	cache->free_bits = calloc(capacity / 64 + 1, sizeof(*cache->free_bits));
@@ -123,6 +124,16 @@ const struct sim_counts *sim_cache_counts(const struct sim_cache *cache)
 	return &cache->counts;
 }
 
+/* SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). */
+static uint64_t next_random(struct sim_cache *cache)
+{
+	uint64_t x = cache->random += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
 /* ---------------------------------------------------------------- those that left lately */
 
 static uint32_t *ghost_of(struct sim_cache *cache, uint32_t page)
@@ -161,23 +172,41 @@ static void evict_slot(struct sim_cache *cache, uint32_t slot)
 	let_go(cache, slot);
 }
 
-/* Looks at the next slots; those of free ones have stamps of their past. */
+/* The next slots that are not free. */
+static void look_at_window(struct sim_cache *cache)
+{
+	uint32_t end;
+
+	if (cache->hand >= cache->capacity)
+		cache->hand = 0;
+	end = cache->capacity - cache->hand < KVC_VICTIM_LOOKS ? cache->capacity :
+								 cache->hand + KVC_VICTIM_LOOKS;
+	for (uint32_t slot = cache->hand; slot < end; slot++)
+		if (cache->pages[slot] != NO_PAGE)
+			kvc_victims_see(&cache->victims, slot, cache->stamps[slot]);
+	cache->hand = end;
+}
+
 static void look_around(struct sim_cache *cache)
 {
-	for (unsigned i = 0; i < KVC_CANDIDATE_LOOKS; i++) {
-		if (cache->pages[cache->hand] != NO_PAGE)
-			kvc_candidates_see(&cache->candidates, cache->hand,
-					   cache->stamps[cache->hand]);
-		cache->hand = cache->hand + 1 < cache->capacity ? cache->hand + 1 : 0;
+	const uint32_t all = (cache->capacity - 1) / KVC_VICTIM_LOOKS + 1;
+	bool scattered;
+	unsigned windows =
+		kvc_victims_windows(&cache->victims, cache->live, cache->clock, &scattered);
+
+	while (windows-- > 0) {
+		if (scattered)
+			cache->hand = (uint32_t)(next_random(cache) % all) * KVC_VICTIM_LOOKS;
+		look_at_window(cache);
 	}
 }
 
-/* The first one in order of those that were seen. False: none of them is as it was. */
-static bool evict_candidate(struct sim_cache *cache)
+/* The first one in order of those that were seen. False: none of them is as it was, or it stays. */
+static bool evict_first(struct sim_cache *cache)
 {
-	struct kvc_candidate first;
+	struct kvc_victim first;
 
-	while (kvc_candidates_take(&cache->candidates, &first)) {
+	while (kvc_victims_take(&cache->victims, &first)) {
 		const uint32_t slot = (uint32_t)first.object;
 		uint64_t stays;
 
@@ -189,6 +218,7 @@ static bool evict_candidate(struct sim_cache *cache)
 			return true;
 		}
 		cache->stamps[slot] = stays;
+		return false;
 	}
 	return false;
 }
@@ -279,7 +309,7 @@ static void evict(struct sim_cache *cache, uint32_t count)
 	}
 	for (uint32_t ended = 0; ended < count && cache->live > 0;) {
 		look_around(cache);
-		ended += evict_candidate(cache);
+		ended += evict_first(cache);
 	}
 }
 
@@ -345,13 +375,30 @@ static void store(struct sim_cache *cache, uint32_t page, uint64_t now)
 		evict(cache, (uint32_t)(cache->reserve - cache->free_count));
 }
 
-static void use(struct sim_cache *cache, uint32_t slot, uint64_t now)
+/* False: it is too soon after the last use. */
+static bool use(struct sim_cache *cache, uint32_t slot, uint64_t now)
 {
 	const uint64_t stamp = cache->stamps[slot];
 
+	if (!cache->policy.exact && !kvc_order_is_due(stamp, now, cache->live))
+		return false;
 	/* Ranks do not get lower by a use: what is in the heaps need not be told. */
-	if (cache->policy.exact || kvc_order_is_due(stamp, now, cache->live))
-		cache->stamps[slot] = cache->policy.order->used(stamp, now);
+	cache->stamps[slot] = cache->policy.order->used(stamp, now);
+	return true;
+}
+
+/* The pages before those of a call, until one was used not long ago: none goes before them. */
+static void use_chain(struct sim_cache *cache, const uint32_t *pages, uint32_t count)
+{
+	while (count-- > 0) {
+		const uint32_t slot = cache->slots[pages[count]];
+
+		if (slot == 0)
+			return;
+		cache->clock += KVC_STAMP_STEP;
+		if (!use(cache, slot - 1, cache->clock))
+			return;
+	}
 }
 
 /* One call with pages of a request: the first of them is the newest. */
@@ -366,7 +413,7 @@ static void play_call(struct sim_cache *cache, const uint32_t *pages, uint32_t c
 		const uint32_t slot = cache->slots[pages[i]];
 
 		if (slot > 0)
-			use(cache, slot - 1, now);
+			(void)use(cache, slot - 1, now);
 		else
 			store(cache, pages[i], now);
 		now += cache->policy.reference ? KVC_STAMP_STEP : -(uint64_t)KVC_STAMP_STEP;
@@ -375,10 +422,15 @@ static void play_call(struct sim_cache *cache, const uint32_t *pages, uint32_t c
 
 static void play_calls(struct sim_cache *cache, uint32_t first, uint32_t end)
 {
+	const bool exact = cache->policy.exact;
+
 	while (first < end) {
 		const uint32_t count = end - first < cache->batch ? end - first : cache->batch;
 
 		play_call(cache, cache->request + first, count);
+		/* Strictly, all uses are noted: once is enough. */
+		if (!cache->policy.reference && (!exact || first + count == end))
+			use_chain(cache, cache->request, first);
 		first += count;
 	}
 }
