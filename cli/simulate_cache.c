@@ -375,7 +375,7 @@ static void store(struct sim_cache *cache, uint32_t page, uint64_t now)
 		evict(cache, (uint32_t)(cache->reserve - cache->free_count));
 }
 
-/* False: it is too soon after the last use. */
+/* False: it is too soon after the last use, or there is nothing to note. */
 static bool use(struct sim_cache *cache, uint32_t slot, uint64_t now)
 {
 	const uint64_t stamp = cache->stamps[slot];
@@ -384,7 +384,7 @@ static bool use(struct sim_cache *cache, uint32_t slot, uint64_t now)
 		return false;
 	/* Ranks do not get lower by a use: what is in the heaps need not be told. */
 	cache->stamps[slot] = cache->policy.order->used(stamp, now);
-	return true;
+	return cache->stamps[slot] != stamp;
 }
 
 /* The pages before those of a call, until one was used not long ago: none goes before them. */
