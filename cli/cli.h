@@ -93,6 +93,7 @@ int kvc_cmd_config(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_stats(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_top(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_replay(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_simulate(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_bench(struct kvc_cli *cli, int argc, char **argv);
 
 /* ---------------------------------------------------------------- arguments (options.c) */
