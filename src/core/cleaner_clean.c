@@ -136,7 +136,7 @@ static int clean_files(struct kvc_files *files, const struct kvc_clean_params *p
 	report->objects += evicted.objects;
 	report->bytes += evicted.bytes;
 	report->failed += evicted.failed;
-	report->left_bytes += dry && own > evicted.bytes ? own - evicted.bytes : own;
+	report->left_bytes += dry && own >= evicted.bytes ? own - evicted.bytes : own;
 	return rc;
 }
 

@@ -205,4 +205,7 @@ int kvc_packed_give_back(struct kvc_packed *packed, uint64_t to_bytes, bool dry_
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
 		      uint64_t *out_objects);
 
+/* Bytes of the segment files of a namespace. */
+uint64_t kvc_packed_allocated(struct kvc_packed *packed, uint64_t ns_hash);
+
 #endif

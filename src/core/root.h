@@ -65,6 +65,10 @@ struct kvc_root {
 	atomic_bool suspect;
 	atomic_uint_fast64_t suspect_ms; /* when it stalled last */
 
+	/* Space of the device for the metrics, as last asked; 0: not known. */
+	atomic_uint_fast64_t device_total_bytes;
+	atomic_uint_fast64_t device_free_bytes;
+
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
 	struct kvc_files *files; /* core/cleaner.h; NULL: there is no cleaner for it */

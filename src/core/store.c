@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/describe.h"
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/route.h"
 #include "core/selftest.h"
 #include "core/sized.h"
@@ -248,31 +249,6 @@ out:
 
 /* ---------------------------------------------------------------- housekeeping */
 
-static void write_metrics(struct kvc_store *store)
-{
-	const char *path = store->settings->metrics_file;
-	int length = kvc_metrics_text(store, NULL, 0);
-	char *text;
-	int rc;
-
-	if (length < 0)
-		return;
-	/* Counters grow while they are printed: some digits of room. */
-	length += 4096;
-	text = malloc((size_t)length);
-	if (!text)
-		return;
-	rc = kvc_metrics_text(store, text, (size_t)length);
-	if (rc >= 0 && rc < length) {
-		rc = kvc_metrics_write(path, text, (size_t)rc);
-		/* Once for each cause, not at every turn. */
-		if (rc < 0 && rc != store->metrics_error)
-			kvc_log(KVC_LOG_ERROR, "%s", kvc_last_error());
-		store->metrics_error = rc;
-	}
-	free(text);
-}
-
 static void reclaim(struct kvc_store *store)
 {
 	for (size_t r = 0; r < store->root_count; r++) {
@@ -313,8 +289,7 @@ static void *housekeeper(void *context)
 		pthread_mutex_unlock(&store->house_lock);
 		kvc_counters_check(store->counters);
 		look_after_roots(store);
-		if (*store->settings->metrics_file)
-			write_metrics(store);
+		kvc_metrics_look_after(store);
 		pthread_mutex_lock(&store->house_lock);
 	}
 	store->housekeeper_ended = true;
@@ -358,8 +333,6 @@ static int stop_housekeeper(struct kvc_store *store, uint64_t deadline_ns)
 		return rc;
 	(void)pthread_join(store->housekeeper, NULL);
 	store->housekeeper_runs = false;
-	if (*store->settings->metrics_file)
-		write_metrics(store);
 	return 0;
 }
 
@@ -401,6 +374,7 @@ static void store_free(struct kvc_store *store)
 	kvc_cleaner_free(store);
 	free(store->regions);
 	free(store->passed_over);
+	kvc_metrics_free(store->metrics);
 	kvc_counters_close(store->counters);
 	kvc_settings_free(store->settings);
 	free(store);
@@ -454,17 +428,22 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 	if (rc)
 		goto free_store;
 	log_warnings(settings);
-	rc = choose(store, flags);
+	rc = kvc_metrics_open(store);
+	if (!rc)
+		rc = choose(store, flags);
 	if (rc)
 		goto free_store;
 	tell_of_no_cleaner(store);
 	move_counters(store);
+	kvc_metrics_start(store);
 	start_housekeeper(store);
 	kvc_cleaner_start(store);
 	*out = store;
 	return 0;
 
 free_store:
+	kvc_metrics_free(store->metrics);
+	store->metrics = NULL;
 	/* Stuck I/O of a root still refers to the store. */
 	if (store->root_count == 0)
 		store_free(store);
@@ -496,6 +475,8 @@ int kvc_store_close(struct kvc_store *store)
 	rc = stop_housekeeper(store, deadline_ns);
 	if (rc == 0)
 		rc = kvc_cleaner_stop(store, deadline_ns);
+	if (rc == 0)
+		rc = kvc_metrics_stop(store, deadline_ns);
 	if (rc == 0)
 		rc = close_roots(store, deadline_ns);
 	if (rc == 0)

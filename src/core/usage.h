@@ -37,6 +37,14 @@ struct kvc_usage_count {
 int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out);
 void kvc_usage_close(struct kvc_usage_map *usage);
 
+/*
+ * kvc_usage_load - for who may not write: the counts as they stand in the file at `path`, into
+ * memory of this process. kvc_usage_reload() does it again. Without such a file nothing changes.
+ */
+int kvc_usage_load(struct kvc_usage_map *usage, const char *path);
+void kvc_usage_reload(struct kvc_usage_map *usage);
+bool kvc_usage_is_loaded(const struct kvc_usage_map *usage);
+
 /* The counts began at 0, whatever the root holds, and no recount has ended since, in whatever
  * process: one is due. kvc_usage_recount() ends that. */
 bool kvc_usage_is_new(const struct kvc_usage_map *usage);

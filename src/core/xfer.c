@@ -4,6 +4,7 @@
 #include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/format.h"
+#include "core/ghost.h"
 #include "core/ranges.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -92,6 +93,18 @@ static bool is_recycled(const struct kvc_request *request, struct kvc_result res
 	return request->packed && result.cause == KVC_CAUSE_RECYCLED;
 }
 
+/* Not there: was it, until not long ago? Of those that stop at a miss only the first counts: the
+ * others were looked for before it was known. */
+static void count_ghost(const struct kvc_request *request, struct kvc_result result)
+{
+	const struct kvc_root *root = request->root;
+
+	if ((request->op == KVC_GET || request->op == KVC_EXISTS) && result.status == KVC_MISS &&
+	    result.cause == KVC_CAUSE_ABSENT && (!request->missed || *request->missed == request) &&
+	    kvc_ghost_has(root->ghosts, request->g))
+		kvc_counters_add(root->store->counters, KVC_COUNTER_GHOST_HITS, 1);
+}
+
 /* Marks and the counter of own bytes follow from the result. */
 void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 {
@@ -107,6 +120,7 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 	if (request->missed && result.status != KVC_OK &&
 	    (!*request->missed || request < *request->missed))
 		*request->missed = request;
+	count_ghost(request, result);
 	if (result.status != KVC_OK && result.status != KVC_SKIPPED)
 		warn_result(root, request);
 	if (request->done)
