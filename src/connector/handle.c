@@ -3,6 +3,7 @@
 #include "connector/handle.h"
 
 #include "connector/batch.h"
+#include "connector/clean.h"
 #include "connector/trace.h"
 #include "core/describe.h"
 #include "core/hash.h"
@@ -158,6 +159,7 @@ int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_param
 	if (rc)
 		goto fini_identity;
 	atomic_fetch_add(&store->children, 1);
+	kvc_cleaner_set_names(store, &kvc_clean_names);
 	warn_identity(store, ns);
 	label_metrics(store, ns);
 	if (!nixl)

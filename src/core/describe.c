@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/describe.h"
 
+#include "core/cleaner.h"
 #include "core/config.h"
 #include "core/log.h"
 #include "core/metrics.h"
@@ -93,17 +94,27 @@ static void fact(struct kvc_text *text, bool json, bool *first, const char *name
 static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_root *root)
 {
 	const char *how = "";
-	char line[160];
+	char line[200], how_far[80];
 	uint64_t bytes, objects;
+	uint32_t done, total;
 
+	kvc_usage_reload(root->usage);
 	if (kvc_usage_is_new(root->usage)) {
-		if (root->read_only && !root->is_packed) {
+		const bool loaded = kvc_usage_is_loaded(root->usage);
+
+		if (root->read_only && !root->is_packed && !loaded) {
 			fact(text, json, first, "own", "not counted by a read-only open");
 			return;
 		}
-		how = root->read_only		       ? ", not counting files beside the slots" :
+		how = loaded			       ? ", as counted by all processes so far" :
+		      root->read_only		       ? ", not counting files beside the slots" :
 		      kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
 							 ", as counted by this process";
+		if (kvc_files_progress(root, &done, &total)) {
+			(void)snprintf(how_far, sizeof(how_far),
+				       ", being counted: %u of %u folders", done, total);
+			how = how_far;
+		}
 	}
 	kvc_walk_usage(root, &bytes, &objects);
 	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " object%s%s", bytes,
@@ -234,10 +245,15 @@ static const char *eviction_word(const struct kvc_store *store)
 {
 	const char *layout = layout_word(store);
 
-	return strcmp(layout, "packed") == 0 ? "packed roots evict by capacity" :
-	       strcmp(layout, "files") == 0  ? "nothing is removed from roots of files" :
-					       "packed roots evict by capacity, nothing is removed "
-					       "from roots of files";
+	if (strcmp(layout, "packed") == 0)
+		return "packed roots evict by capacity";
+	if (!store->settings->l3_cleaner_enabled)
+		return strcmp(layout, "files") == 0 ? "nothing is removed from roots of files" :
+						      "packed roots evict by capacity, nothing is "
+						      "removed from roots of files";
+	return strcmp(layout, "files") == 0 ? "roots of files are cleaned" :
+					      "packed roots evict by capacity, roots of files are "
+					      "cleaned";
 }
 
 static void store_facts(struct kvc_text *text, bool json, struct kvc_store *store)
@@ -368,6 +384,8 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 	if (rc)
 		return rc;
 	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count; r++)
+		kvc_usage_reload(store->roots[r]->usage);
 	for (size_t r = 0; r < store->root_count && !rc; r++)
 		if (recount || kvc_usage_is_new(store->roots[r]->usage))
 			rc = kvc_walk_recount(store->roots[r]);

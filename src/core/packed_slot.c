@@ -248,7 +248,7 @@ bool kvc_packed_is_same(const struct kvc_packed_place *place)
 
 /* ---------------------------------------------------------------- use */
 
-/* False: it is too soon after the last use. */
+/* False: it is too soon after the last use, or there is nothing to note. */
 static bool touch(struct kvc_packed_arena *arena, _Atomic uint64_t *at, uint64_t now)
 {
 	const struct kvc_order *order = arena->packed->root->order;
@@ -260,10 +260,11 @@ static bool touch(struct kvc_packed_arena *arena, _Atomic uint64_t *at, uint64_t
 	if (arena->packed->read_only || !kvc_order_is_due(old >> 1, now, live))
 		return false;
 	stamp = order->used(old >> 1, now);
-	if (stamp != old >> 1)
-		(void)atomic_compare_exchange_strong_explicit(
-			at, &old, stamp << 1 | (old & KVC_PACKED_SUSPECT), memory_order_relaxed,
-			memory_order_relaxed);
+	if (stamp == old >> 1)
+		return false;
+	(void)atomic_compare_exchange_strong_explicit(at, &old,
+						      stamp << 1 | (old & KVC_PACKED_SUSPECT),
+						      memory_order_relaxed, memory_order_relaxed);
 	return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/root.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/format.h"
 #include "core/ghost.h"
@@ -688,6 +689,19 @@ static const char *shared_path(const struct kvc_root *root, const char *name, ch
 	return length < 0 || (size_t)length >= bytes ? NULL : out;
 }
 
+/* Who may not write still sees what those who may have counted. */
+static int load_usage(struct kvc_root *root)
+{
+	char path[PATH_MAX];
+	const int length = snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER "/usage",
+				    root->attributes.local_path ? root->attributes.local_path : "");
+
+	if (!root->attributes.local_path || !root->read_only || length < 0 ||
+	    (size_t)length >= sizeof(path))
+		return 0;
+	return kvc_usage_load(root->usage, path);
+}
+
 /* What a root knows about its objects beside them: how many there are, and what was evicted. */
 static int open_shared(struct kvc_root *root)
 {
@@ -695,6 +709,8 @@ static int open_shared(struct kvc_root *root)
 	char path[PATH_MAX];
 	int rc = kvc_usage_open(shared_path(root, "usage", path, sizeof(path)), mode, &root->usage);
 
+	if (rc == 0)
+		rc = load_usage(root);
 	if (rc == 0)
 		rc = kvc_ghost_open(shared_path(root, "ghosts", path, sizeof(path)), mode,
 				    root->device_bytes, &root->ghosts);
@@ -729,10 +745,12 @@ static int set_limits(struct kvc_root *root)
 	return 0;
 }
 
-/* Counting has to be right where it limits. */
+/* Counting has to be right where it limits. Roots of files are counted beside their use. */
 static int count_objects(struct kvc_root *root)
 {
-	return root->capacity_bytes && kvc_usage_is_new(root->usage) ? kvc_walk_recount(root) : 0;
+	return root->capacity_bytes && !root->files && kvc_usage_is_new(root->usage) ?
+		       kvc_walk_recount(root) :
+		       0;
 }
 
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
@@ -844,7 +862,9 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
 		goto close_root;
 	}
-	rc = count_objects(root);
+	rc = kvc_files_open(root);
+	if (!rc)
+		rc = count_objects(root);
 	if (!rc && root->is_packed)
 		rc = open_packed(root);
 	if (!rc)
@@ -898,6 +918,7 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
+	kvc_files_close(root);
 	kvc_tenant_close(root);
 	kvc_ghost_close(root->ghosts);
 	kvc_usage_close(root->usage);

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_files;
 struct kvc_ghosts;
 struct kvc_order;
 struct kvc_packed;
@@ -70,6 +71,7 @@ struct kvc_root {
 
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
+	struct kvc_files *files; /* core/cleaner.h; NULL: there is no cleaner for it */
 
 	atomic_uint_fast64_t oldest_live_s; /* since the earliest object was stored; 0: unknown */
 

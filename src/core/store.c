@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/store.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/describe.h"
 #include "core/log.h"
@@ -348,6 +349,10 @@ static struct kvc_store *store_new(struct kvc_settings *settings, uint32_t flags
 
 	if (!store)
 		return NULL;
+	if (kvc_cleaner_new(store)) {
+		free(store);
+		return NULL;
+	}
 	store->settings = settings;
 	store->read_only = flags & KVC_OPEN_READ_ONLY;
 	store->checksum_kind = kinds[settings->checksum];
@@ -366,6 +371,7 @@ static void store_free(struct kvc_store *store)
 	(void)pthread_mutex_destroy(&store->worker_lock);
 	(void)pthread_mutex_destroy(&store->region_lock);
 	(void)pthread_mutex_destroy(&store->register_lock);
+	kvc_cleaner_free(store);
 	free(store->regions);
 	free(store->passed_over);
 	kvc_metrics_free(store->metrics);
@@ -380,22 +386,16 @@ static void log_warnings(const struct kvc_settings *settings)
 		kvc_log(KVC_LOG_WARNING, "%s", settings->warnings[i]);
 }
 
-/* With storage_layout = "files" the configuration has given this warning. */
-static void warn_of_no_cleaner(const struct kvc_store *store)
+/* Who does without the cleaner should know where that is no word. */
+static void tell_of_no_cleaner(const struct kvc_store *store)
 {
-	const struct kvc_settings *settings = store->settings;
-
-	if (!settings->l3_cleaner_enabled || settings->storage_layout == KVC_STORAGE_FILES)
-		return;
-	for (size_t r = 0; r < store->root_count; r++)
-		if (!store->roots[r]->is_packed && !store->roots[r]->read_only) {
-			kvc_log(KVC_LOG_WARNING,
-				"%s: l3_cleaner_enabled = true: this version has no cleaner for "
-				"the files layout, which this root has: nothing is removed there "
-				"when a disk fills up",
+	for (size_t r = 0; r < store->root_count && !store->settings->l3_cleaner_enabled; r++)
+		if (store->roots[r]->is_packed && !store->roots[r]->read_only)
+			kvc_log(KVC_LOG_INFO,
+				"%s: l3_cleaner_enabled = false: nothing is removed for the disk's "
+				"sake, but a packed root goes on using its slots again within its "
+				"capacity",
 				store->roots[r]->location);
-			return;
-		}
 }
 
 int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,
@@ -433,10 +433,11 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 		rc = choose(store, flags);
 	if (rc)
 		goto free_store;
-	warn_of_no_cleaner(store);
+	tell_of_no_cleaner(store);
 	move_counters(store);
 	kvc_metrics_start(store);
 	start_housekeeper(store);
+	kvc_cleaner_start(store);
 	*out = store;
 	return 0;
 
@@ -472,6 +473,8 @@ int kvc_store_close(struct kvc_store *store)
 		store->connector_close(store->connector);
 	store->connector_close = NULL;
 	rc = stop_housekeeper(store, deadline_ns);
+	if (rc == 0)
+		rc = kvc_cleaner_stop(store, deadline_ns);
 	if (rc == 0)
 		rc = kvc_metrics_stop(store, deadline_ns);
 	if (rc == 0)

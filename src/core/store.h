@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_cleaner;
 struct kvc_counters;
 struct kvc_metrics;
 struct kvc_workers;
@@ -46,6 +47,8 @@ struct kvc_store {
 	bool stop;
 	pthread_mutex_t house_lock;
 	pthread_cond_t house_wake;
+
+	struct kvc_cleaner *cleaner; /* core/cleaner.h */
 
 	void *connector;		    /* the recorder of the connector, if any */
 	void (*connector_close)(void *arg); /* ends it */

@@ -72,6 +72,9 @@ def include_breach(path, quote, name):
     if parts[0] == "cli":
         if system or is_public(name) or "/" not in name:
             return None
+        # What decides in the store decides in `kvcellar simulate`, too: pure functions.
+        if parts[-1].startswith("simulate_") and name in ("core/order.h", "core/victim.h"):
+            return None
         return f"the command line includes '{name}'; it uses the public headers"
     return None
 
