@@ -117,13 +117,13 @@ class Simulate(support.Case):
 
     def test_candidates_come_near_to_the_strict_order(self):
         for trace in (MOONCAKE, COMPACT):
-            arguments = (trace, "--limit", "1500", "--capacity", "2%,5%,20%,60%", "--policy",
+            arguments = (trace, "--limit", "1500", "--capacity", "5%,20%,60%", "--policy",
                          "lru,fifo")
             near, strict = self.points(*arguments), self.points(*arguments, "--exact")
             for key, point in strict.items():
                 with self.subTest((os.path.basename(trace), *key)):
                     self.assertGreater(near[key]["hits"], 0.95 * point["hits"])
-                    self.assertLess(near[key]["hits"], 1.05 * point["hits"])
+                    self.assertLess(near[key]["hits"], 1.02 * point["hits"])
                     self.assertLessEqual(near[key]["most_pages"], point["capacity_pages"])
 
     def test_a_store_for_everything_computes_nothing_again(self):
