@@ -73,6 +73,7 @@ struct cli_command {
 };
 
 int kvc_cmd_info(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_doctor(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_selftest(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_put(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_get(struct kvc_cli *cli, int argc, char **argv);
@@ -82,10 +83,15 @@ int kvc_cmd_ls(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_stat(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_where(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_verify(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_usage(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_pin(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_unpin(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_clean(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_clear(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_convert(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_config(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_stats(struct kvc_cli *cli, int argc, char **argv);
+int kvc_cmd_top(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_replay(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_simulate(struct kvc_cli *cli, int argc, char **argv);
 int kvc_cmd_bench(struct kvc_cli *cli, int argc, char **argv);

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcellar stats: counters of running processes, from the pages that they map under a root. */
 #include "cli.h"
+#include "processes.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,136 +64,6 @@ static const struct argp stats_argp = {
 	       "  kvcellar stats /mnt/cache --prometheus > kvcellar.prom",
 };
 
-/* ---------------------------------------------------------------- collecting */
-
-struct process {
-	int pid;
-	struct kvc_stats stats;
-};
-
-struct processes {
-	struct process *list;
-	size_t count;
-};
-
-static bool is_known(const struct processes *processes, const struct process *one)
-{
-	/* A process keeps a page per store; a store of several roots shows the same one in each. */
-	for (size_t i = 0; i < processes->count; i++)
-		if (processes->list[i].pid == one->pid &&
-		    memcmp(&processes->list[i].stats, &one->stats, sizeof(one->stats)) == 0)
-			return true;
-	return false;
-}
-
-static int add_process(void *context, int pid, const struct kvc_stats *stats)
-{
-	struct processes *processes = context;
-	struct process one, *grown;
-
-	memset(&one, 0, sizeof(one));
-	one.pid = pid;
-	memcpy(&one.stats, stats,
-	       stats->size < sizeof(one.stats) ? stats->size : sizeof(one.stats));
-	one.stats.size = sizeof(one.stats);
-	if (is_known(processes, &one))
-		return 0;
-	grown = reallocarray(processes->list, processes->count + 1, sizeof(*grown));
-	if (!grown)
-		return -ENOMEM;
-	processes->list = grown;
-	grown[processes->count++] = one;
-	return 0;
-}
-
-/* The folders to look into; a new reference to an array of texts, NULL after an error. */
-static json_t *roots_of(struct kvc_cli *cli, const struct stats_arguments *arguments,
-			int *exit_code)
-{
-	json_t *options, *roots;
-
-	if (arguments->path) {
-		roots = json_pack("[s]", arguments->path);
-		if (!roots)
-			*exit_code = cli_error(cli, CLI_USAGE, "stats: the path is not UTF-8");
-		return roots;
-	}
-	options = cli_config_options(cli, cli->config, exit_code);
-	if (!options)
-		return NULL;
-	roots = cli_config_value(options, "storage_dirs");
-	roots = json_is_array(roots) ? json_incref(roots) : json_array();
-	json_decref(options);
-	return roots;
-}
-
-/* A folder of namespaces, or of hashes as nixl naming has them. */
-static bool is_root_folder(const char *name)
-{
-	const size_t bytes = strlen(name);
-	const char *digits = bytes == 2 ? name : bytes >= 18 ? name + bytes - 16 : NULL;
-
-	if (!digits || (bytes > 2 && digits[-1] != '-'))
-		return false;
-	for (; *digits; digits++)
-		if (!isxdigit((unsigned char)*digits) || isupper((unsigned char)*digits))
-			return false;
-	return true;
-}
-
-/* With nixl naming housekeeping may be absent: then the folders tell. */
-static bool has_root_folders(int fd)
-{
-	DIR *entries = fdopendir(fd);
-	const struct dirent *entry;
-	struct stat st;
-	bool found = false;
-
-	if (!entries) {
-		(void)close(fd);
-		return false;
-	}
-	while (!found && (entry = readdir(entries)))
-		found = is_root_folder(entry->d_name) &&
-			fstatat(dirfd(entries), entry->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
-	(void)closedir(entries);
-	return found;
-}
-
-/* A root, its housekeeping folder, or a folder of pages. What cannot be looked at passes. */
-static bool is_root(const char *path)
-{
-	static const char *const signs[] = {
-		".kvcellar", "root.json", "../root.json", "kvcellar/stats", "stats",
-	};
-	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return true;
-	for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
-		if (faccessat(fd, signs[i], F_OK, 0) == 0 || errno == EACCES) {
-			(void)close(fd);
-			return true;
-		}
-	return has_root_folders(fd);
-}
-
-static int collect(struct kvc_cli *cli, const json_t *roots, struct processes *processes)
-{
-	const json_t *root;
-	size_t i;
-	int rc;
-
-	processes->count = 0;
-	json_array_foreach(roots, i, root)
-	{
-		rc = kvc_stats_pages(json_string_value(root), add_process, processes);
-		if (rc < 0)
-			return cli_fail_as(cli, cli_exit_of_open(rc), rc, "stats");
-	}
-	return 0;
-}
-
 /* ---------------------------------------------------------------- telling */
 
 static void add_operation(struct kvc_operation_stats *sum, const struct kvc_operation_stats *one)
@@ -247,7 +114,7 @@ static char *stats_text(struct kvc_cli *cli, const struct kvc_stats *stats, int 
 	return cli_text(cli, "stats", format_stats, &text, exit_code);
 }
 
-static struct kvc_stats sum_of(const struct processes *processes)
+static struct kvc_stats sum_of(const struct cli_processes *processes)
 {
 	struct kvc_stats sum;
 
@@ -269,7 +136,7 @@ static json_t *stats_json(struct kvc_cli *cli, const struct kvc_stats *stats, in
 	return document;
 }
 
-static int tell_json(struct kvc_cli *cli, const struct processes *processes, bool lines)
+static int tell_json(struct kvc_cli *cli, const struct cli_processes *processes, bool lines)
 {
 	struct kvc_stats sum = sum_of(processes);
 	json_t *list = json_array(), *root, *total;
@@ -297,7 +164,7 @@ static int tell_json(struct kvc_cli *cli, const struct processes *processes, boo
 	return 0;
 }
 
-static int tell_prometheus(struct kvc_cli *cli, const struct processes *processes)
+static int tell_prometheus(struct kvc_cli *cli, const struct cli_processes *processes)
 {
 	struct kvc_stats sum = sum_of(processes);
 	char *text;
@@ -319,7 +186,7 @@ static void tell_none(struct kvc_cli *cli, const char *path)
 		 path ? path : "the configured roots");
 }
 
-static int tell_text(struct kvc_cli *cli, const struct processes *processes, const char *path)
+static int tell_text(struct kvc_cli *cli, const struct cli_processes *processes, const char *path)
 {
 	int rc = 0;
 
@@ -350,13 +217,14 @@ static int wait_for(double seconds)
 
 static int show(struct kvc_cli *cli, const struct stats_arguments *arguments, const json_t *roots)
 {
-	struct processes processes = { .count = 0 };
+	struct cli_processes processes = { .count = 0 };
 	bool watch = arguments->watch_seconds > 0;
 	int rc;
 
 	do {
-		rc = collect(cli, roots, &processes);
-		if (rc == 0 && processes.count == 0 && arguments->path && !is_root(arguments->path))
+		rc = cli_processes_collect(cli, roots, &processes);
+		if (rc == 0 && processes.count == 0 && arguments->path &&
+		    !cli_is_root(arguments->path))
 			rc = cli_error(cli, CLI_CONFIG,
 				       "stats: %.200s is no root of a store: it has neither "
 				       "a folder .kvcellar nor one of objects",
@@ -370,7 +238,7 @@ static int show(struct kvc_cli *cli, const struct stats_arguments *arguments, co
 		if (rc == 0 && watch)
 			rc = fflush(stdout) != 0 ? CLI_IO : wait_for(arguments->watch_seconds);
 	} while (rc == 0 && watch);
-	free(processes.list);
+	cli_processes_free(&processes);
 	return rc;
 }
 
@@ -385,7 +253,7 @@ int kvc_cmd_stats(struct kvc_cli *cli, int argc, char **argv)
 		return rc;
 	if (cli->json && arguments.prometheus)
 		return cli_usage(cli, "--json and --prometheus exclude each other");
-	roots = roots_of(cli, &arguments, &rc);
+	roots = cli_roots_of(cli, arguments.path, &rc);
 	if (!roots)
 		return rc;
 	rc = show(cli, &arguments, roots);

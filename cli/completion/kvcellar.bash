@@ -2,7 +2,7 @@
 # bash completion for kvcellar(1). Options come from each command's --help, so they are never stale.
 _kvcellar() {
 	local program=${COMP_WORDS[0]} current=${COMP_WORDS[COMP_CWORD]} command='' word skip=''
-	local commands='info selftest put get exists rm ls stat where verify clear convert config stats replay simulate bench help'
+	local commands='info doctor selftest put get exists rm ls stat where verify usage pin unpin clean clear convert config stats top replay simulate bench help'
 
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
 		if [ -n "$skip" ]; then

@@ -179,7 +179,11 @@ enum kvc_format {
  * I/O engine, roots with uuid, file system, probes and state, identity. format: enum kvc_format. */
 KVC_API int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t bytes);
 
-/* kvc_metrics_text - counters as Prometheus text exposition 0.0.4. */
+/*
+ * kvc_metrics_text - counters, roots and indexes as Prometheus text exposition 0.0.4: what
+ * metrics_file and metrics_listen give out. Labels: namespace and rank, when the store has one
+ * namespace open; root.
+ */
 KVC_API int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes);
 
 /* ---------------------------------------------------------------- results */
@@ -274,6 +278,11 @@ struct kvc_operation_stats {
  * @storage_registrations   queues open at this moment
  * @usage_drift         bytes that a recount corrected, absolute
  * @evicted             objects that made room for others
+ * @evicted_bytes       the space that they had
+ * @ghost_hits          objects that get or exists asked for when they had been evicted not long ago
+ * @prefix_calls        exists that stop at the first miss (one for each transfer),
+ * @prefix_pages_asked  the pages that they asked for,
+ * @prefix_pages_found  and those of them in front of the first miss
  */
 struct kvc_stats {
 	size_t size;
@@ -289,6 +298,11 @@ struct kvc_stats {
 	uint64_t storage_registrations;
 	uint64_t usage_drift;
 	uint64_t evicted;
+	uint64_t evicted_bytes;
+	uint64_t ghost_hits;
+	uint64_t prefix_calls;
+	uint64_t prefix_pages_asked;
+	uint64_t prefix_pages_found;
 };
 
 KVC_API int kvc_store_stats(struct kvc_store *store, struct kvc_stats *out);
@@ -333,6 +347,93 @@ struct kvc_root_usage {
  */
 KVC_API int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage *out,
 			    size_t count);
+
+/*
+ * struct kvc_namespace_usage - what one root holds of a namespace. Texts are valid during the call.
+ * @id               namespace; "" in nixl naming, for all objects of the root
+ * @model, @tenant   as its namespace.json has them; NULL: it has none, or there is no such file
+ * @live_bytes, @objects   of its objects, as counted
+ * @allocated_bytes  that they take: with packed slots those of its segment files
+ * @pinned           1: nothing of it is evicted
+ * @share_bytes      what all namespaces of its tenant may have of the root; 0: no limit
+ */
+struct kvc_namespace_usage {
+	size_t size;
+	const char *root_path;
+	const char *id;
+	const char *model;
+	const char *tenant;
+	uint64_t live_bytes;
+	uint64_t allocated_bytes;
+	uint64_t objects;
+	uint64_t share_bytes;
+	uint32_t pinned;
+	uint32_t reserved;
+};
+typedef int (*kvc_namespace_usage_fn)(void *context, const struct kvc_namespace_usage *usage);
+
+/*
+ * kvc_store_usage_namespaces - usage per root and namespace, as counted by all processes; a root
+ * whose objects nobody has counted yet, or that has no folders, is walked. kvc_store_usage() with
+ * `recount` corrects the counters.
+ * Non-zero from fn stops and is returned. Errors: as kvc_object_list().
+ */
+KVC_API int kvc_store_usage_namespaces(struct kvc_store *store, kvc_namespace_usage_fn fn,
+				       void *context);
+
+/*
+ * kvc_store_pin - nothing of a namespace is evicted, in any process, from now on (within seconds);
+ * on 0: like others again. Pins lie in the roots and stay. What is asked to be removed goes all the
+ * same. There need not be such a namespace yet.
+ * Errors: -EINVAL (not a namespace's id); -ENOTSUP (naming = "nixl", which has no namespaces of its
+ * own; a root without folders, where nothing is evicted); -EROFS; -ENOSPC (too many pins); -EACCES,
+ * ... The roots before the one that is named are changed then.
+ */
+KVC_API int kvc_store_pin(struct kvc_store *store, const char *id, int on);
+
+enum kvc_clean_flag {
+	KVC_CLEAN_DRY_RUN = 1u << 0,  /* only tells what would go */
+	KVC_CLEAN_TO_BYTES = 1u << 1, /* by to_bytes instead of to_percent */
+};
+
+/*
+ * struct kvc_clean_params - how much may stay, of each root.
+ * @to_percent   0 to 100: own bytes in percent of `capacity` where the root has one, else how full
+ *               its file system may be
+ * @to_bytes     own bytes
+ */
+struct kvc_clean_params {
+	size_t size;
+	uint32_t flags;
+	uint32_t reserved;
+	double to_percent;
+	uint64_t to_bytes;
+};
+
+/*
+ * struct kvc_clean_report - of all roots together.
+ * @groups      what belongs together: all objects of one key and model
+ * @failed      objects that could not be removed
+ * @left_bytes  own bytes that are left
+ */
+struct kvc_clean_report {
+	size_t size;
+	uint64_t groups;
+	uint64_t objects;
+	uint64_t bytes;
+	uint64_t failed;
+	uint64_t left_bytes;
+};
+
+/*
+ * kvc_store_clean - removes what is used least, by the order of `eviction`, until not more than
+ * that is left or nothing more can go; also with l3_cleaner_enabled = false. Files of others stay.
+ * A packed root gives back whole segments, the coldest first, until those that are left have no
+ * more than that; their objects count as a group each.
+ * Errors: -EROFS; -ENOTSUP (a root without folders); those of kvc_object_list().
+ */
+KVC_API int kvc_store_clean(struct kvc_store *store, const struct kvc_clean_params *params,
+			    struct kvc_clean_report *out);
 
 /* ---------------------------------------------------------------- namespaces */
 

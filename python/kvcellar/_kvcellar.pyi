@@ -181,6 +181,18 @@ class Store:
     def describe(self, format: Literal["text", "json"] = "text") -> str: ...
     def metrics(self) -> str: ...
     def usage(self, *, recount: bool = False) -> list[dict[str, Any]]: ...
+    def usage_namespaces(self) -> list[dict[str, Any]]:
+        """Per root and namespace: root, namespace, model, tenant, live_bytes, allocated_bytes,
+        objects, share_bytes (0: no limit), pinned."""
+    def pin(self, namespace: str, *, on: bool = True) -> None: ...
+    def clean(
+        self,
+        *,
+        to_percent: float | None = None,
+        to_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, int]:
+        """groups, objects, bytes, failed, left_bytes. One of to_percent and to_bytes."""
     def list(self, namespace: str | None = None) -> list[ObjectInfo]: ...
     def verify(
         self,

@@ -77,7 +77,12 @@ static PyObject *stats_dict(const struct kvc_stats *stats)
 		     kvcpy_dict_u64(dict, "host_registrations", stats->host_registrations) ||
 		     kvcpy_dict_u64(dict, "storage_registrations", stats->storage_registrations) ||
 		     kvcpy_dict_u64(dict, "usage_drift", stats->usage_drift) ||
-		     kvcpy_dict_u64(dict, "evicted", stats->evicted)))
+		     kvcpy_dict_u64(dict, "evicted", stats->evicted) ||
+		     kvcpy_dict_u64(dict, "evicted_bytes", stats->evicted_bytes) ||
+		     kvcpy_dict_u64(dict, "ghost_hits", stats->ghost_hits) ||
+		     kvcpy_dict_u64(dict, "prefix_calls", stats->prefix_calls) ||
+		     kvcpy_dict_u64(dict, "prefix_pages_asked", stats->prefix_pages_asked) ||
+		     kvcpy_dict_u64(dict, "prefix_pages_found", stats->prefix_pages_found)))
 		Py_CLEAR(dict);
 	return dict;
 }

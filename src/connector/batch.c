@@ -450,6 +450,8 @@ static void count_results(struct kvc_store *store, struct kvc_transfer *t, uint6
 							(t->op == KVC_GET || t->op == KVC_SET) ?
 						counts[s][c] * t->pool->geometry.page_bytes :
 						0);
+	if (t->flags & KVC_TRANSFER_STOP_AT_MISS)
+		kvc_counters_prefix(counters, t->key_count, t->prefix_count);
 	kvc_counters_call(counters, (int)t->op, elapsed_us);
 	kvc_trace_record(connector->trace, t->op, t->pool->geometry.pool_name, t->keys,
 			 t->key_count, t->ok_count);

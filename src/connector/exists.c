@@ -3,7 +3,9 @@
 
 #include "connector/batch.h"
 #include "core/clock.h"
+#include "core/ghost.h"
 #include "core/log.h"
+#include "core/stats.h"
 
 #include <errno.h>
 
@@ -22,6 +24,24 @@ static int look_up(struct kvc_packed_arena *arena, const struct kvc_transfer *t,
 		return kvc_packed_exists_seen(arena, keys, count, stop, present);
 	(void)kvc_packed_exists(arena, keys, count, stop, present);
 	return 0;
+}
+
+/* Of pages that are not there those that were, until not long ago; when the call stops at a miss,
+ * at most the first. */
+static void count_ghosts(const struct kvc_transfer *t, size_t from, size_t count,
+			 const struct kvc_packed_key *keys)
+{
+	const struct kvc_store *store = t->pool->ns->store;
+	int64_t ghosts = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		if (t->results[from + i].cause != KVC_CAUSE_ABSENT)
+			continue;
+		ghosts += kvc_ghost_has(store->roots[0]->ghosts, keys[i].g);
+		if (t->flags & KVC_TRANSFER_STOP_AT_MISS)
+			break;
+	}
+	kvc_counters_add(store->counters, KVC_COUNTER_GHOST_HITS, ghosts);
 }
 
 /* Some pages of a pool whose objects all lie in one arena. 1: go on; 0: the rest needs no look. */
@@ -53,6 +73,8 @@ static int exists_some(struct kvc_packed_arena *arena, const struct kvc_transfer
 			whole &= result->status == KVC_OK;
 		}
 	}
+	if (!whole)
+		count_ghosts(t, from, count, keys);
 	return whole || !(t->flags & KVC_TRANSFER_STOP_AT_MISS);
 }
 

@@ -3,13 +3,16 @@
 #include "connector/handle.h"
 
 #include "connector/batch.h"
+#include "connector/clean.h"
 #include "connector/trace.h"
 #include "core/describe.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/packed_format.h"
 #include "core/ranges.h"
 #include "core/tenant.h"
+#include "core/text.h"
 #include "core/trailer.h"
 #include "core/usage.h"
 #include "core/walk.h"
@@ -100,6 +103,31 @@ static void warn_identity(struct kvc_store *store, const struct kvc_namespace *n
 		"find these pages; set `identity` to something that changes with the weights");
 }
 
+/* "tp0", and what else there is more than one of: "tp0_pp1". */
+static void label_metrics(struct kvc_store *store, const struct kvc_namespace *ns)
+{
+	const struct kvc_namespace_fields *fields = &ns->identity.fields;
+	const struct kvc_namespace_place *place = &ns->identity.place;
+	const struct {
+		const char *name;
+		uint32_t count;
+		uint32_t rank;
+	} others[] = {
+		{ "pp", fields->pp_size, place->pp_rank },
+		{ "cp", fields->cp_size, place->cp_rank },
+		{ "dcp", fields->dcp_size, place->dcp_rank },
+	};
+	char rank[64];
+	struct kvc_text text;
+
+	kvc_text_init(&text, rank, sizeof(rank));
+	kvc_text_add(&text, "tp%u", place->tp_rank);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (others[i].count > 1)
+			kvc_text_add(&text, "_%s%u", others[i].name, others[i].rank);
+	kvc_metrics_label(store, ns->identity.id, rank);
+}
+
 int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_params *params,
 		       struct kvc_namespace **out)
 {
@@ -131,7 +159,9 @@ int kvc_namespace_open(struct kvc_store *store, const struct kvc_namespace_param
 	if (rc)
 		goto fini_identity;
 	atomic_fetch_add(&store->children, 1);
+	kvc_cleaner_set_names(store, &kvc_clean_names);
 	warn_identity(store, ns);
+	label_metrics(store, ns);
 	if (!nixl)
 		write_namespace_text(ns);
 	for (size_t r = 0; r < store->root_count; r++)

@@ -57,17 +57,6 @@ static int check_watermarks(struct kvc_effective *effective)
 	return 0;
 }
 
-static int check_cleaner(struct kvc_effective *effective)
-{
-	if (!json_is_true(json_object_get(effective->top, "l3_cleaner_enabled")))
-		return 0;
-	/* With auto a root tells when it is opened. */
-	if (strcmp(top_text(effective, "storage_layout"), "files") != 0)
-		return 0;
-	return kvc_warn(effective, "l3_cleaner_enabled = true: this version has no cleaner for the "
-				   "files layout, nothing is removed there when a disk fills up");
-}
-
 static int check_layout(const struct kvc_effective *effective)
 {
 	if (strcmp(top_text(effective, "naming"), "nixl") == 0 &&
@@ -470,8 +459,6 @@ int kvc_effective_check(struct kvc_effective *effective)
 	int rc;
 
 	rc = check_watermarks(effective);
-	if (rc == 0)
-		rc = check_cleaner(effective);
 	if (rc == 0)
 		rc = check_layout(effective);
 	if (rc == 0)

@@ -71,7 +71,8 @@ const struct kvc_option kvc_top_options[] = {
 	ROW("mode", "string", "octal", "0600", "", 0,
 	    "Access mode of new files, in quotes; folders get the same with search permission."),
 	ROW("metrics_file", "string", "", "", "", 0,
-	    "File that is rewritten with the counters in Prometheus text form; \"\": none."),
+	    "File that is rewritten with the counters in Prometheus text form; {rank} in it "
+	    "becomes the rank of the process; \"\": none."),
 	ROW("metrics_listen", "string", "", "", "", 0,
 	    "Loopback address and port at which the counters are served for Prometheus, as "
 	    "127.0.0.1:9464; \"\": none."),

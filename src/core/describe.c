@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/describe.h"
 
+#include "core/cleaner.h"
 #include "core/config.h"
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/packed.h"
 #include "core/sized.h"
 #include "core/stats.h"
@@ -92,17 +94,27 @@ static void fact(struct kvc_text *text, bool json, bool *first, const char *name
 static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_root *root)
 {
 	const char *how = "";
-	char line[160];
+	char line[200], how_far[80];
 	uint64_t bytes, objects;
+	uint32_t done, total;
 
+	kvc_usage_reload(root->usage);
 	if (kvc_usage_is_new(root->usage)) {
-		if (root->read_only && !root->is_packed) {
+		const bool loaded = kvc_usage_is_loaded(root->usage);
+
+		if (root->read_only && !root->is_packed && !loaded) {
 			fact(text, json, first, "own", "not counted by a read-only open");
 			return;
 		}
-		how = root->read_only		       ? ", not counting files beside the slots" :
+		how = loaded			       ? ", as counted by all processes so far" :
+		      root->read_only		       ? ", not counting files beside the slots" :
 		      kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
 							 ", as counted by this process";
+		if (kvc_files_progress(root, &done, &total)) {
+			(void)snprintf(how_far, sizeof(how_far),
+				       ", being counted: %u of %u folders", done, total);
+			how = how_far;
+		}
 	}
 	kvc_walk_usage(root, &bytes, &objects);
 	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " object%s%s", bytes,
@@ -112,21 +124,12 @@ static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_r
 
 /* ---------------------------------------------------------------- the index of a packed root */
 
-/* Its figures, under the names that they have in JSON; as metrics with "packed_" before them. */
-struct index_figure {
-	const char *name;
-	const char *help;
-	uint64_t value;
-};
-
-#define INDEX_FIGURES 14
-
-static void index_figures(struct kvc_packed *packed, struct index_figure out[INDEX_FIGURES])
+void kvc_index_figures(struct kvc_packed *packed, struct kvc_index_figure out[KVC_INDEX_FIGURES])
 {
 	struct kvc_packed_health health;
 
 	kvc_packed_health(packed, &health);
-	const struct index_figure figures[INDEX_FIGURES] = {
+	const struct kvc_index_figure figures[KVC_INDEX_FIGURES] = {
 		{ "capacity_bytes", "Bytes that segments may take.", health.capacity_bytes },
 		{ "segment_bytes", "Bytes that segments take, free slots too.",
 		  health.segment_bytes },
@@ -150,11 +153,11 @@ static void index_figures(struct kvc_packed *packed, struct index_figure out[IND
 
 static void index_json(struct kvc_text *text, struct kvc_packed *packed)
 {
-	struct index_figure figures[INDEX_FIGURES];
+	struct kvc_index_figure figures[KVC_INDEX_FIGURES];
 
-	index_figures(packed, figures);
+	kvc_index_figures(packed, figures);
 	kvc_text_add(text, ", \"index\": {");
-	for (size_t i = 0; i < INDEX_FIGURES; i++)
+	for (size_t i = 0; i < KVC_INDEX_FIGURES; i++)
 		kvc_text_add(text, "%s\"%s\": %" PRIu64, i ? ", " : "", figures[i].name,
 			     figures[i].value);
 	kvc_text_add(text, "}");
@@ -242,13 +245,18 @@ static const char *eviction_word(const struct kvc_store *store)
 {
 	const char *layout = layout_word(store);
 
-	return strcmp(layout, "packed") == 0 ? "packed roots evict by capacity" :
-	       strcmp(layout, "files") == 0  ? "nothing is removed from roots of files" :
-					       "packed roots evict by capacity, nothing is removed "
-					       "from roots of files";
+	if (strcmp(layout, "packed") == 0)
+		return "packed roots evict by capacity";
+	if (!store->settings->l3_cleaner_enabled)
+		return strcmp(layout, "files") == 0 ? "nothing is removed from roots of files" :
+						      "packed roots evict by capacity, nothing is "
+						      "removed from roots of files";
+	return strcmp(layout, "files") == 0 ? "roots of files are cleaned" :
+					      "packed roots evict by capacity, roots of files are "
+					      "cleaned";
 }
 
-static void store_facts(struct kvc_text *text, bool json, const struct kvc_store *store)
+static void store_facts(struct kvc_text *text, bool json, struct kvc_store *store)
 {
 	const struct kvc_settings *settings = store->settings;
 	bool first = true;
@@ -276,6 +284,9 @@ static void store_facts(struct kvc_text *text, bool json, const struct kvc_store
 		       settings->l3_cleaner_enabled ? "enabled" : "off", eviction_word(store));
 	fact(text, json, &first, "cleaner", line);
 	fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
+	kvc_metrics_where(store, line, sizeof(line));
+	if (json || line[0])
+		fact(text, json, &first, "metrics", line);
 }
 
 /* The lines of "plugin: reason". */
@@ -326,7 +337,7 @@ int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t
 	return kvc_text_finish(&text);
 }
 
-/* ---------------------------------------------------------------- usage, metrics */
+/* ---------------------------------------------------------------- usage */
 
 /* What one root holds, and its device has. A device that stalled once is not asked again. */
 static void fill_usage(struct kvc_root *root, struct kvc_root_usage *out)
@@ -373,6 +384,8 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 	if (rc)
 		return rc;
 	kvc_store_enter(store);
+	for (size_t r = 0; r < store->root_count; r++)
+		kvc_usage_reload(store->roots[r]->usage);
 	for (size_t r = 0; r < store->root_count && !rc; r++)
 		if (recount || kvc_usage_is_new(store->roots[r]->usage))
 			rc = kvc_walk_recount(store->roots[r]);
@@ -381,87 +394,6 @@ int kvc_store_usage(struct kvc_store *store, int recount, struct kvc_root_usage 
 	kvc_store_leave(store);
 	return rc ? kvc_fail_since(mark, rc, "counting what the roots hold") :
 		    (int)store->root_count;
-}
-
-#define LABEL_BYTES (2 * PATH_MAX + 16) /* each byte of a path may need another */
-
-static void root_label(const struct kvc_root *root, char out[LABEL_BYTES])
-{
-	struct kvc_text label;
-
-	kvc_text_init(&label, out, LABEL_BYTES);
-	kvc_text_add(&label, "root=");
-	kvc_text_label(&label, root->location);
-}
-
-static void index_gauges(struct kvc_text *text, struct kvc_store *store)
-{
-	struct index_figure figures[INDEX_FIGURES];
-	char labels[LABEL_BYTES], name[64];
-
-	for (size_t i = 0; i < INDEX_FIGURES; i++) {
-		bool told = false;
-
-		for (size_t r = 0; r < store->root_count; r++) {
-			struct kvc_packed *packed = kvc_root_packed(store->roots[r], false);
-
-			if (!packed)
-				continue;
-			index_figures(packed, figures);
-			(void)snprintf(name, sizeof(name), "packed_%s", figures[i].name);
-			root_label(store->roots[r], labels);
-			kvc_metrics_gauge(text, name, told ? NULL : figures[i].help, labels,
-					  figures[i].value);
-			told = true;
-		}
-	}
-}
-
-static void root_gauges(struct kvc_text *text, struct kvc_store *store)
-{
-	static const struct {
-		const char *name;
-		const char *help;
-	} gauges[] = {
-		{ "root_own_bytes", "Bytes of this store's objects on the root." },
-		{ "root_own_objects", "Objects of this store on the root." },
-		{ "root_suspect", "1 when I/O of the root was found stalling." },
-	};
-
-	for (size_t g = 0; g < sizeof(gauges) / sizeof(gauges[0]); g++) {
-		for (size_t r = 0; r < store->root_count; r++) {
-			struct kvc_root *root = store->roots[r];
-			uint64_t values[3];
-			char labels[LABEL_BYTES];
-
-			kvc_walk_usage(root, &values[0], &values[1]);
-			values[2] = atomic_load_explicit(&root->suspect, memory_order_relaxed);
-			root_label(root, labels);
-			kvc_metrics_gauge(text, gauges[g].name, r ? NULL : gauges[g].help, labels,
-					  values[g]);
-		}
-	}
-}
-
-int kvc_metrics_text(struct kvc_store *store, char *buffer, size_t bytes)
-{
-	struct kvc_stats stats = { .size = sizeof(stats) };
-	struct kvc_text text;
-	int rc;
-
-	if (!store || (!buffer && bytes > 0))
-		return kvc_fail(-EINVAL, "kvc_metrics_text: store or buffer is NULL");
-	kvc_store_enter(store);
-	kvc_text_init(&text, buffer, bytes);
-	rc = kvc_counters_read(store->counters, &stats);
-	if (!rc)
-		rc = kvc_stats_add_text(&stats, KVC_FORMAT_PROMETHEUS, NULL, &text);
-	if (!rc)
-		root_gauges(&text, store);
-	if (!rc)
-		index_gauges(&text, store);
-	kvc_store_leave(store);
-	return rc ? rc : kvc_text_finish(&text);
 }
 
 /* ---------------------------------------------------------------- plugins */

@@ -808,6 +808,18 @@ uint64_t kvc_packed_capacity(const struct kvc_packed *packed)
 	return packed->capacity_bytes;
 }
 
+uint64_t kvc_packed_allocated(struct kvc_packed *packed, uint64_t ns_hash)
+{
+	uint64_t bytes = 0;
+
+	kvc_packed_refresh(packed);
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		if (a->ns_hash == ns_hash)
+			bytes +=
+				atomic_load(&a->record->present) * kvc_packed_segment_file_bytes(a);
+	return bytes;
+}
+
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
 		      uint64_t *out_objects)
 {

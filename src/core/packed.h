@@ -22,6 +22,10 @@ struct kvc_packed_arena;   /* the slots of one size of a namespace */
 struct kvc_packed_segment; /* a file of them */
 struct kvc_root;
 
+/* kvc_store_clean() of one root: adds to the report. */
+int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *params,
+		     struct kvc_clean_report *report);
+
 /* ---------------------------------------------------------------- the root */
 
 /* Whether a new root at this place can and should be packed: 0, or -ENOTSUP with the reason in
@@ -200,5 +204,8 @@ int kvc_packed_give_back(struct kvc_packed *packed, uint64_t to_bytes, bool dry_
 /* Live bytes and objects of one namespace (ns_hash), or of all (all true). */
 void kvc_packed_usage(struct kvc_packed *packed, uint64_t ns_hash, bool all, uint64_t *out_bytes,
 		      uint64_t *out_objects);
+
+/* Bytes of the segment files of a namespace. */
+uint64_t kvc_packed_allocated(struct kvc_packed *packed, uint64_t ns_hash);
 
 #endif

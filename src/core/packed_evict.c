@@ -272,10 +272,11 @@ static uint32_t evict_first(struct kvc_packed_arena *arena, bool *spared)
 	return ended + kvc_packed_evict_group(arena, group.g);
 }
 
-void kvc_packed_count_evicted(struct kvc_packed *packed, uint32_t ended)
+void kvc_packed_count_evicted(struct kvc_packed_arena *arena, uint32_t ended)
 {
-	atomic_fetch_add_explicit(&packed->evicted, ended, memory_order_relaxed);
-	kvc_counters_add(packed->root->store->counters, KVC_COUNTER_EVICTED, ended);
+	atomic_fetch_add_explicit(&arena->packed->evicted, ended, memory_order_relaxed);
+	kvc_counters_evicted(arena->packed->root->store->counters, ended,
+			     ended * arena->slot_bytes);
 }
 
 uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
@@ -293,7 +294,7 @@ uint32_t kvc_packed_evict(struct kvc_packed_arena *arena, uint32_t count)
 		tries += !spared;
 	}
 	pthread_mutex_unlock(&arena->evict_lock);
-	kvc_packed_count_evicted(arena->packed, ended);
+	kvc_packed_count_evicted(arena, ended);
 	return ended;
 }
 

@@ -266,7 +266,7 @@ uint32_t kvc_packed_evict_tenant(struct kvc_packed_arena *arena, uint32_t count)
 /* Ends what a group has in the arenas of its namespace, and remembers it. Returns how many slots,
  * which the caller counts as evicted. */
 uint32_t kvc_packed_evict_group(struct kvc_packed_arena *arena, uint64_t g);
-void kvc_packed_count_evicted(struct kvc_packed *packed, uint32_t ended);
+void kvc_packed_count_evicted(struct kvc_packed_arena *arena, uint32_t ended);
 
 /* For how long that has been there which goes first, of all arenas the longest, in s; 0: there is
  * nothing. */

@@ -436,7 +436,7 @@ static uint32_t empty_segment(struct kvc_packed_segment *segment)
 		/* What a page has elsewhere is of no use without it. */
 		ended += 1 + kvc_packed_evict_group(segment->arena, g);
 	}
-	kvc_packed_count_evicted(segment->arena->packed, ended);
+	kvc_packed_count_evicted(segment->arena, ended);
 	for (uint32_t s = 0; s < segment->slots; s++)
 		left += kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_FREE;
 	return left;

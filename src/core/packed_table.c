@@ -228,7 +228,7 @@ static void evict_from(struct kvc_packed_arena *arena, const struct kvc_packed_b
 	if (!kvc_packed_slot_end(oldest.segment, oldest.slot, oldest.state))
 		return;
 	ended = 1 + kvc_packed_evict_group(arena, g);
-	kvc_packed_count_evicted(arena->packed, ended);
+	kvc_packed_count_evicted(arena, ended);
 }
 
 /* Whether the other of two live objects of a name stays. Processes side by side can agree on the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/root.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/format.h"
 #include "core/ghost.h"
@@ -447,8 +448,24 @@ static void look_at_note(struct kvc_root *root)
 		tell_note(root, now.note);
 }
 
+/* Space of the device, as the metrics have it until it is asked again. */
+static int ask_usage(struct kvc_root *root, struct kvc_usage *out)
+{
+	const int rc = root->backend->module->ops.usage(root->handle, out);
+
+	if (rc == 0) {
+		atomic_store_explicit(&root->device_total_bytes, out->total_bytes,
+				      memory_order_relaxed);
+		atomic_store_explicit(&root->device_free_bytes, out->free_bytes,
+				      memory_order_relaxed);
+	}
+	return rc;
+}
+
 void kvc_root_look_after(struct kvc_root *root)
 {
+	struct kvc_usage usage = { .size = sizeof(usage) };
+
 	end_suspicion(root);
 	if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED)
 		return;
@@ -457,6 +474,7 @@ void kvc_root_look_after(struct kvc_root *root)
 	kvc_ghost_check(root->ghosts);
 	kvc_pin_look(root);
 	kvc_tenant_look(root);
+	(void)ask_usage(root, &usage);
 }
 
 /* ---------------------------------------------------------------- the packed index */
@@ -671,6 +689,19 @@ static const char *shared_path(const struct kvc_root *root, const char *name, ch
 	return length < 0 || (size_t)length >= bytes ? NULL : out;
 }
 
+/* Who may not write still sees what those who may have counted. */
+static int load_usage(struct kvc_root *root)
+{
+	char path[PATH_MAX];
+	const int length = snprintf(path, sizeof(path), "%s/" KVC_HOUSEKEEPING_FOLDER "/usage",
+				    root->attributes.local_path ? root->attributes.local_path : "");
+
+	if (!root->attributes.local_path || !root->read_only || length < 0 ||
+	    (size_t)length >= sizeof(path))
+		return 0;
+	return kvc_usage_load(root->usage, path);
+}
+
 /* What a root knows about its objects beside them: how many there are, and what was evicted. */
 static int open_shared(struct kvc_root *root)
 {
@@ -678,6 +709,8 @@ static int open_shared(struct kvc_root *root)
 	char path[PATH_MAX];
 	int rc = kvc_usage_open(shared_path(root, "usage", path, sizeof(path)), mode, &root->usage);
 
+	if (rc == 0)
+		rc = load_usage(root);
 	if (rc == 0)
 		rc = kvc_ghost_open(shared_path(root, "ghosts", path, sizeof(path)), mode,
 				    root->device_bytes, &root->ghosts);
@@ -699,7 +732,7 @@ static int set_limits(struct kvc_root *root)
 	const struct kvc_settings *settings = root->store->settings;
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	const bool percent = settings->capacity.percent > 0 || settings->min_free.percent > 0;
-	int rc = root->backend->module->ops.usage(root->handle, &usage);
+	int rc = ask_usage(root, &usage);
 
 	if (rc < 0 && percent)
 		return kvc_fail(rc,
@@ -712,10 +745,12 @@ static int set_limits(struct kvc_root *root)
 	return 0;
 }
 
-/* Counting has to be right where it limits. */
+/* Counting has to be right where it limits. Roots of files are counted beside their use. */
 static int count_objects(struct kvc_root *root)
 {
-	return root->capacity_bytes && kvc_usage_is_new(root->usage) ? kvc_walk_recount(root) : 0;
+	return root->capacity_bytes && !root->files && kvc_usage_is_new(root->usage) ?
+		       kvc_walk_recount(root) :
+		       0;
 }
 
 uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash)
@@ -754,7 +789,7 @@ uint64_t kvc_root_room(struct kvc_root *root)
 		struct kvc_usage usage = { .size = sizeof(usage) };
 		uint64_t spare = UINT64_MAX;
 
-		if (root->backend->module->ops.usage(root->handle, &usage) == 0)
+		if (ask_usage(root, &usage) == 0)
 			spare = usage.free_bytes > root->min_free_bytes ?
 					usage.free_bytes - root->min_free_bytes :
 					0;
@@ -827,7 +862,9 @@ int kvc_root_open(struct kvc_store *store, struct kvc_backend *backend, const ch
 		rc = kvc_fail(rc, "%s: usage counters: %s", location, strerror(-rc));
 		goto close_root;
 	}
-	rc = count_objects(root);
+	rc = kvc_files_open(root);
+	if (!rc)
+		rc = count_objects(root);
 	if (!rc && root->is_packed)
 		rc = open_packed(root);
 	if (!rc)
@@ -881,6 +918,7 @@ int kvc_root_close(struct kvc_root *root, uint64_t deadline_ns)
 	rc = ops->root_close(root->handle);
 	if (rc)
 		return rc;
+	kvc_files_close(root);
 	kvc_tenant_close(root);
 	kvc_ghost_close(root->ghosts);
 	kvc_usage_close(root->usage);

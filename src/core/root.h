@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_files;
 struct kvc_ghosts;
 struct kvc_order;
 struct kvc_packed;
@@ -64,8 +65,13 @@ struct kvc_root {
 	atomic_bool suspect;
 	atomic_uint_fast64_t suspect_ms; /* when it stalled last */
 
+	/* Space of the device for the metrics, as last asked; 0: not known. */
+	atomic_uint_fast64_t device_total_bytes;
+	atomic_uint_fast64_t device_free_bytes;
+
 	struct kvc_marks marks;
 	struct kvc_usage_map *usage;
+	struct kvc_files *files; /* core/cleaner.h; NULL: there is no cleaner for it */
 
 	atomic_uint_fast64_t oldest_live_s; /* since the earliest object was stored; 0: unknown */
 

@@ -233,6 +233,19 @@ void kvc_counters_add(struct kvc_counters *counters, enum kvc_counter counter, i
 		add(cells_of(counters) + KVC_PAGE_OTHER_CELL + counter, (uint64_t)n);
 }
 
+void kvc_counters_evicted(struct kvc_counters *counters, uint64_t objects, uint64_t bytes)
+{
+	kvc_counters_add(counters, KVC_COUNTER_EVICTED, (int64_t)objects);
+	kvc_counters_add(counters, KVC_COUNTER_EVICTED_BYTES, (int64_t)bytes);
+}
+
+void kvc_counters_prefix(struct kvc_counters *counters, uint64_t asked, uint64_t found)
+{
+	kvc_counters_add(counters, KVC_COUNTER_PREFIX_CALLS, 1);
+	kvc_counters_add(counters, KVC_COUNTER_PREFIX_PAGES_ASKED, (int64_t)asked);
+	kvc_counters_add(counters, KVC_COUNTER_PREFIX_PAGES_FOUND, (int64_t)found);
+}
+
 /* ---------------------------------------------------------------- reading */
 
 static void read_all(struct kvc_counters *counters, struct kvc_stats *out)

@@ -32,7 +32,12 @@ enum kvc_counter {
 	KVC_COUNTER_STORAGE_REGISTRATIONS = 8, /* goes up and down */
 	KVC_COUNTER_USAGE_DRIFT = 9,
 	KVC_COUNTER_EVICTED = 10,
-	KVC_COUNTER_COUNT = 11,
+	KVC_COUNTER_EVICTED_BYTES = 11,
+	KVC_COUNTER_GHOST_HITS = 12,
+	KVC_COUNTER_PREFIX_CALLS = 13,
+	KVC_COUNTER_PREFIX_PAGES_ASKED = 14,
+	KVC_COUNTER_PREFIX_PAGES_FOUND = 15,
+	KVC_COUNTER_COUNT = 16,
 };
 
 /* The struct of version 0.1: not less may be given. */
@@ -82,6 +87,12 @@ void kvc_counters_call(struct kvc_counters *counters, int op, uint64_t latency_u
 
 /* n may be negative for the counters that go up and down. */
 void kvc_counters_add(struct kvc_counters *counters, enum kvc_counter counter, int64_t n);
+
+/* Objects that made room for others, and the space that they had. */
+void kvc_counters_evicted(struct kvc_counters *counters, uint64_t objects, uint64_t bytes);
+
+/* One lookup of a prefix: pages asked for, pages in front of the first miss. */
+void kvc_counters_prefix(struct kvc_counters *counters, uint64_t asked, uint64_t found);
 
 /*
  * kvc_counters_read - the counters as they are; out->size says how much of the struct the caller

@@ -51,6 +51,11 @@ static const struct field store_fields[] = {
 	GAUGE(storage_registrations, "Queues open now."),
 	COUNTER(usage_drift, "Bytes of usage that recounts corrected."),
 	COUNTER(evicted, "Objects that made room for others."),
+	COUNTER(evicted_bytes, "Space of the objects that made room for others."),
+	COUNTER(ghost_hits, "Objects asked for that had been evicted not long ago."),
+	COUNTER(prefix_calls, "Lookups of a prefix: exists that stop at the first miss."),
+	COUNTER(prefix_pages_asked, "Pages that lookups of a prefix asked for."),
+	COUNTER(prefix_pages_found, "Pages that lookups found in front of the first miss."),
 };
 
 /* Counters by name: what became of pages, and why. */

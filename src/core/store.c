@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/store.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/describe.h"
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/route.h"
 #include "core/selftest.h"
 #include "core/sized.h"
@@ -247,31 +249,6 @@ out:
 
 /* ---------------------------------------------------------------- housekeeping */
 
-static void write_metrics(struct kvc_store *store)
-{
-	const char *path = store->settings->metrics_file;
-	int length = kvc_metrics_text(store, NULL, 0);
-	char *text;
-	int rc;
-
-	if (length < 0)
-		return;
-	/* Counters grow while they are printed: some digits of room. */
-	length += 4096;
-	text = malloc((size_t)length);
-	if (!text)
-		return;
-	rc = kvc_metrics_text(store, text, (size_t)length);
-	if (rc >= 0 && rc < length) {
-		rc = kvc_metrics_write(path, text, (size_t)rc);
-		/* Once for each cause, not at every turn. */
-		if (rc < 0 && rc != store->metrics_error)
-			kvc_log(KVC_LOG_ERROR, "%s", kvc_last_error());
-		store->metrics_error = rc;
-	}
-	free(text);
-}
-
 static void reclaim(struct kvc_store *store)
 {
 	for (size_t r = 0; r < store->root_count; r++) {
@@ -312,8 +289,7 @@ static void *housekeeper(void *context)
 		pthread_mutex_unlock(&store->house_lock);
 		kvc_counters_check(store->counters);
 		look_after_roots(store);
-		if (*store->settings->metrics_file)
-			write_metrics(store);
+		kvc_metrics_look_after(store);
 		pthread_mutex_lock(&store->house_lock);
 	}
 	store->housekeeper_ended = true;
@@ -357,8 +333,6 @@ static int stop_housekeeper(struct kvc_store *store, uint64_t deadline_ns)
 		return rc;
 	(void)pthread_join(store->housekeeper, NULL);
 	store->housekeeper_runs = false;
-	if (*store->settings->metrics_file)
-		write_metrics(store);
 	return 0;
 }
 
@@ -375,6 +349,10 @@ static struct kvc_store *store_new(struct kvc_settings *settings, uint32_t flags
 
 	if (!store)
 		return NULL;
+	if (kvc_cleaner_new(store)) {
+		free(store);
+		return NULL;
+	}
 	store->settings = settings;
 	store->read_only = flags & KVC_OPEN_READ_ONLY;
 	store->checksum_kind = kinds[settings->checksum];
@@ -393,8 +371,10 @@ static void store_free(struct kvc_store *store)
 	(void)pthread_mutex_destroy(&store->worker_lock);
 	(void)pthread_mutex_destroy(&store->region_lock);
 	(void)pthread_mutex_destroy(&store->register_lock);
+	kvc_cleaner_free(store);
 	free(store->regions);
 	free(store->passed_over);
+	kvc_metrics_free(store->metrics);
 	kvc_counters_close(store->counters);
 	kvc_settings_free(store->settings);
 	free(store);
@@ -406,22 +386,16 @@ static void log_warnings(const struct kvc_settings *settings)
 		kvc_log(KVC_LOG_WARNING, "%s", settings->warnings[i]);
 }
 
-/* With storage_layout = "files" the configuration has given this warning. */
-static void warn_of_no_cleaner(const struct kvc_store *store)
+/* Who does without the cleaner should know where that is no word. */
+static void tell_of_no_cleaner(const struct kvc_store *store)
 {
-	const struct kvc_settings *settings = store->settings;
-
-	if (!settings->l3_cleaner_enabled || settings->storage_layout == KVC_STORAGE_FILES)
-		return;
-	for (size_t r = 0; r < store->root_count; r++)
-		if (!store->roots[r]->is_packed && !store->roots[r]->read_only) {
-			kvc_log(KVC_LOG_WARNING,
-				"%s: l3_cleaner_enabled = true: this version has no cleaner for "
-				"the files layout, which this root has: nothing is removed there "
-				"when a disk fills up",
+	for (size_t r = 0; r < store->root_count && !store->settings->l3_cleaner_enabled; r++)
+		if (store->roots[r]->is_packed && !store->roots[r]->read_only)
+			kvc_log(KVC_LOG_INFO,
+				"%s: l3_cleaner_enabled = false: nothing is removed for the disk's "
+				"sake, but a packed root goes on using its slots again within its "
+				"capacity",
 				store->roots[r]->location);
-			return;
-		}
 }
 
 int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params *params,
@@ -454,16 +428,22 @@ int kvc_store_open(const struct kvc_config *config, const struct kvc_open_params
 	if (rc)
 		goto free_store;
 	log_warnings(settings);
-	rc = choose(store, flags);
+	rc = kvc_metrics_open(store);
+	if (!rc)
+		rc = choose(store, flags);
 	if (rc)
 		goto free_store;
-	warn_of_no_cleaner(store);
+	tell_of_no_cleaner(store);
 	move_counters(store);
+	kvc_metrics_start(store);
 	start_housekeeper(store);
+	kvc_cleaner_start(store);
 	*out = store;
 	return 0;
 
 free_store:
+	kvc_metrics_free(store->metrics);
+	store->metrics = NULL;
 	/* Stuck I/O of a root still refers to the store. */
 	if (store->root_count == 0)
 		store_free(store);
@@ -493,6 +473,10 @@ int kvc_store_close(struct kvc_store *store)
 		store->connector_close(store->connector);
 	store->connector_close = NULL;
 	rc = stop_housekeeper(store, deadline_ns);
+	if (rc == 0)
+		rc = kvc_cleaner_stop(store, deadline_ns);
+	if (rc == 0)
+		rc = kvc_metrics_stop(store, deadline_ns);
 	if (rc == 0)
 		rc = close_roots(store, deadline_ns);
 	if (rc == 0)

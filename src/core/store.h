@@ -12,7 +12,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct kvc_cleaner;
 struct kvc_counters;
+struct kvc_metrics;
 struct kvc_workers;
 
 struct kvc_store {
@@ -22,6 +24,7 @@ struct kvc_store {
 	uint8_t uuids[KVC_ROOTS_MAX][16];
 	size_t root_count;
 	struct kvc_counters *counters;
+	struct kvc_metrics *metrics;
 	int checksum_kind; /* enum kvc_checksum_kind */
 	bool read_only;
 	char *passed_over; /* one line per candidate that was not taken, and why */
@@ -42,9 +45,10 @@ struct kvc_store {
 	bool housekeeper_runs;
 	bool housekeeper_ended;
 	bool stop;
-	int metrics_error; /* of the last writing of metrics_file */
 	pthread_mutex_t house_lock;
 	pthread_cond_t house_wake;
+
+	struct kvc_cleaner *cleaner; /* core/cleaner.h */
 
 	void *connector;		    /* the recorder of the connector, if any */
 	void (*connector_close)(void *arg); /* ends it */

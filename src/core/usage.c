@@ -9,8 +9,11 @@
 #include "core/sharedfile.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define HEADER_BYTES KVC_SHAREDFILE_HEADER
 
@@ -46,6 +49,7 @@ static const struct kvc_mapfile_kind usage_kind = {
 struct kvc_usage_map {
 	struct kvc_sharedfile *shared;
 	struct usage_file *file; /* what is mapped */
+	char *loaded;		 /* where its counts were read; NULL: it counts itself */
 };
 
 /* ---------------------------------------------------------------- open, close, check */
@@ -68,7 +72,50 @@ void kvc_usage_close(struct kvc_usage_map *usage)
 	if (!usage)
 		return;
 	kvc_sharedfile_close(usage->shared);
+	free(usage->loaded);
 	free(usage);
+}
+
+/* Nobody else looks at memory that was loaded while it is loaded again, but for figures. */
+static int read_counts(const char *path, struct usage_file *file)
+{
+	const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	uint8_t header[HEADER_BYTES];
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = kvc_mapfile_check(fd, &usage_kind, header);
+	if (rc == 0 && pread(fd, file, sizeof(*file), 0) != (ssize_t)sizeof(*file))
+		rc = -EIO;
+	(void)close(fd);
+	return rc;
+}
+
+int kvc_usage_load(struct kvc_usage_map *usage, const char *path)
+{
+	char *copy = strdup(path);
+
+	if (!copy)
+		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
+	if (read_counts(path, usage->file) != 0) {
+		free(copy);
+		return 0;
+	}
+	free(usage->loaded);
+	usage->loaded = copy;
+	return 0;
+}
+
+void kvc_usage_reload(struct kvc_usage_map *usage)
+{
+	if (usage->loaded)
+		(void)read_counts(usage->loaded, usage->file);
+}
+
+bool kvc_usage_is_loaded(const struct kvc_usage_map *usage)
+{
+	return usage->loaded != NULL;
 }
 
 bool kvc_usage_is_new(const struct kvc_usage_map *usage)
@@ -241,4 +288,21 @@ uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_c
 	drift += set_slot(&usage->file->others, other_bytes, other_objects);
 	atomic_store_explicit(&usage->file->recounted, 1, memory_order_relaxed);
 	return drift;
+}
+
+void kvc_usage_begin(struct kvc_usage_map *usage)
+{
+	atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
+	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++)
+		(void)set_slot(&usage->file->slots[i], 0, 0);
+	(void)set_slot(&usage->file->others, 0, 0);
+}
+
+void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+		      size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		kvc_usage_add(usage, counts[i].ns_hash, limited(counts[i].bytes),
+			      limited(counts[i].objects));
+	atomic_store_explicit(&usage->file->recounted, 1, memory_order_release);
 }

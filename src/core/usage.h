@@ -37,6 +37,14 @@ struct kvc_usage_count {
 int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out);
 void kvc_usage_close(struct kvc_usage_map *usage);
 
+/*
+ * kvc_usage_load - for who may not write: the counts as they stand in the file at `path`, into
+ * memory of this process. kvc_usage_reload() does it again. Without such a file nothing changes.
+ */
+int kvc_usage_load(struct kvc_usage_map *usage, const char *path);
+void kvc_usage_reload(struct kvc_usage_map *usage);
+bool kvc_usage_is_loaded(const struct kvc_usage_map *usage);
+
 /* The counts began at 0, whatever the root holds, and no recount has ended since, in whatever
  * process: one is due. kvc_usage_recount() ends that. */
 bool kvc_usage_is_new(const struct kvc_usage_map *usage);
@@ -77,5 +85,14 @@ int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t by
  */
 uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
 			   size_t count);
+
+/*
+ * kvc_usage_begin, kvc_usage_settle - a count beside those who go on: all counts begin at 0 again,
+ * and what was there then is added at the end, in one go. counts[]: what was there when it began.
+ * In between the counts are those of what came and went meanwhile.
+ */
+void kvc_usage_begin(struct kvc_usage_map *usage);
+void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+		      size_t count);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/xfer_session.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/format.h"
+#include "core/ghost.h"
 #include "core/ranges.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -17,6 +19,8 @@
  * are in the CPU's cache. */
 #define BEGIN_AT_ONCE 16u
 #define MAX_ERRNO     4095
+#define PAUSES_MAX    200u /* of a millisecond, in one call */
+#define SPACE_TRIES   6u
 
 /* ---------------------------------------------------------------- results */
 
@@ -89,6 +93,18 @@ static bool is_recycled(const struct kvc_request *request, struct kvc_result res
 	return request->packed && result.cause == KVC_CAUSE_RECYCLED;
 }
 
+/* Not there: was it, until not long ago? Of those that stop at a miss only the first counts: the
+ * others were looked for before it was known. */
+static void count_ghost(const struct kvc_request *request, struct kvc_result result)
+{
+	const struct kvc_root *root = request->root;
+
+	if ((request->op == KVC_GET || request->op == KVC_EXISTS) && result.status == KVC_MISS &&
+	    result.cause == KVC_CAUSE_ABSENT && (!request->missed || *request->missed == request) &&
+	    kvc_ghost_has(root->ghosts, request->g))
+		kvc_counters_add(root->store->counters, KVC_COUNTER_GHOST_HITS, 1);
+}
+
 /* Marks and the counter of own bytes follow from the result. */
 void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 {
@@ -104,6 +120,7 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 	if (request->missed && result.status != KVC_OK &&
 	    (!*request->missed || request < *request->missed))
 		*request->missed = request;
+	count_ghost(request, result);
 	if (result.status != KVC_OK && result.status != KVC_SKIPPED)
 		warn_result(root, request);
 	if (request->done)
@@ -124,6 +141,11 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 		    (result.status == KVC_ERROR && result.cause == KVC_CAUSE_IO))) {
 		kvc_mark_failed(&root->marks, id);
 	}
+	if (request->has_room && root->files)
+		kvc_files_settle(root, request->shape->stored_bytes);
+	if (result.status == KVC_OK && (request->op == KVC_GET || request->op == KVC_SET))
+		kvc_stamp_used(request,
+			       request->op == KVC_SET && result.cause != KVC_CAUSE_EXISTED);
 }
 
 /* ---------------------------------------------------------------- slots */
@@ -192,8 +214,8 @@ int kvc_xfer_path(const struct kvc_root *root, const char *folder, const char *h
 	return (int)(at - out);
 }
 
-/* Takes the request's bytes from what `capacity` and `min_free` leave, asked for once per run. */
-static bool has_room(struct kvc_session *s, const struct kvc_request *request)
+/* Without a cleaner, asked for once per run. */
+static bool has_counted_room(struct kvc_session *s, const struct kvc_request *request)
 {
 	const struct kvc_root *root = request->root;
 	const uint64_t bytes = request->shape->stored_bytes;
@@ -208,6 +230,59 @@ static bool has_room(struct kvc_session *s, const struct kvc_request *request)
 		return false;
 	s->room -= bytes;
 	return true;
+}
+
+/* Takes the request's bytes from what `capacity`, `min_free` and the watermarks leave. What the
+ * device has is asked for once per run, and when that is used up. */
+static bool has_room(struct kvc_session *s, struct kvc_request *request)
+{
+	const uint64_t bytes = request->shape->stored_bytes;
+
+	if (!request->root->files)
+		return has_counted_room(s, request);
+	if (!kvc_files_admit(request->root, request->shape->ns_hash, bytes, request->deadline_ns))
+		return false;
+	if (s->room >= bytes && s->room_known) {
+		s->room -= bytes;
+		return true;
+	}
+	s->room_known = true;
+	if (kvc_files_admit_device(request->root, bytes, request->deadline_ns, &s->room))
+		return true;
+	kvc_files_settle(request->root, bytes);
+	return false;
+}
+
+/* Whether there may be room in a moment: what is being written can be taken away once it is
+ * there. */
+static bool may_have_room(struct kvc_session *s, const struct kvc_request *request)
+{
+	if (!request->root->files || kvc_now_ns() >= request->deadline_ns ||
+	    !request->root->store->settings->l3_cleaner_enabled ||
+	    (request->root->capacity_bytes &&
+	     request->shape->stored_bytes > request->root->capacity_bytes))
+		return false;
+	if (s->queue->in_flight || s->ready)
+		return true;
+	if (!kvc_files_is_pending(request->root) || s->pauses == PAUSES_MAX)
+		return false;
+	s->pauses++;
+	return true;
+}
+
+/* There is no room: later, or never. */
+static void put_off(struct kvc_session *s, struct kvc_slot *slot)
+{
+	struct kvc_request *request = slot->request;
+
+	if (may_have_room(s, request)) {
+		request->next = s->todo;
+		s->todo = request;
+		s->parked = true;
+	} else {
+		kvc_session_finish(request, kvc_result_make(KVC_FULL, KVC_CAUSE_CAPACITY, ENOSPC));
+	}
+	kvc_session_give_slot(s, slot);
 }
 
 /* The descriptor of the request's step. */
@@ -258,9 +333,7 @@ void kvc_session_begin_step(struct kvc_session *s, struct kvc_slot *slot)
 	    (request->step == KVC_STEP_WRITE_NEW || request->step == KVC_STEP_WRITE_OVER)) {
 		request->has_room = has_room(s, request);
 		if (!request->has_room) {
-			kvc_session_finish(request,
-					   kvc_result_make(KVC_FULL, KVC_CAUSE_CAPACITY, ENOSPC));
-			kvc_session_give_slot(s, slot);
+			put_off(s, slot);
 			return;
 		}
 	}
@@ -534,6 +607,18 @@ static void stat_done(struct kvc_session *s, struct kvc_slot *slot, const struct
 	kvc_session_give_slot(s, slot);
 }
 
+/* The device is full: something goes for the object, which is then written once more. */
+static bool makes_space(struct kvc_request *request, int error)
+{
+	if ((error != ENOSPC && error != EDQUOT) || kvc_now_ns() >= request->deadline_ns)
+		return false;
+	request->space_tries++;
+	/* Others that are written at the same time want room too: more each time. */
+	return kvc_files_no_space(request->root,
+				  request->space_tries * request->shape->stored_bytes,
+				  request->space_tries > SPACE_TRIES, request->deadline_ns);
+}
+
 static void write_done(struct kvc_session *s, struct kvc_slot *slot, const struct kvc_completion *c)
 {
 	struct kvc_request *request = slot->request;
@@ -550,6 +635,9 @@ static void write_done(struct kvc_session *s, struct kvc_slot *slot, const struc
 			kvc_session_begin_step(s, slot);
 			return;
 		}
+	} else if (makes_space(request, (int)-c->result)) {
+		kvc_session_begin_step(s, slot);
+		return;
 	} else if (c->result < 0) {
 		kvc_session_finish(request,
 				   c->result == -ENOENT ?

@@ -71,8 +71,9 @@ struct kvc_request {
 	uint32_t depth;
 	uint8_t step; /* enum kvc_stage_step */
 	bool bounced;
-	bool has_room; /* its bytes are taken from the root's limits */
-	bool replaces; /* an object was there: previous_bytes is its size */
+	bool has_room;	     /* its bytes are taken from the root's limits */
+	uint8_t space_tries; /* something was taken away for it, as the device was full */
+	bool replaces;	     /* an object was there: previous_bytes is its size */
 	bool begins;
 	bool packed;
 	uint32_t lane;

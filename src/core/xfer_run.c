@@ -2,6 +2,7 @@
 /* Driving: sessions on all roots of a call side by side, until every request has its result. */
 #include "core/xfer_session.h"
 
+#include "core/cleaner.h"
 #include "core/clock.h"
 #include "core/region.h"
 #include "core/stage.h"
@@ -298,6 +299,7 @@ void kvc_xfer_run(struct kvc_store *store, struct kvc_request *requests, size_t 
 	struct kvc_stage_job *jobs[KVC_ROOTS_MAX];
 	struct kvc_session sessions[KVC_ROOTS_MAX];
 
+	kvc_stamp_requests(store, requests, count);
 	split_by_root(store, requests, count, lists);
 	for (size_t r = 0; r < store->root_count; r++) {
 		jobs[r] = NULL;

@@ -24,9 +24,12 @@ INTERRUPTED = 130
 
 # Commands and the arguments that make each of them parse.
 COMMANDS = {
-    "info": [], "selftest": [], "put": ["key"], "get": ["key"], "exists": ["key"], "rm": ["key"],
+    "info": [], "doctor": [], "selftest": [], "put": ["key"], "get": ["key"], "exists": ["key"], "rm": ["key"],
     "ls": [], "stat": ["key"], "where": ["key"], "verify": [], "clear": ["namespace"],
     "convert": ["--to-dir", "/nonexistent/to", "--dry-run"], "config": ["check"], "stats": [],
+    "usage": [], "pin": ["namespace"], "unpin": ["namespace"],
+    "clean": ["--to", "100%", "--dry-run"],
+    "top": ["--once", "--interval", "0.1"],
 }
 
 

@@ -229,6 +229,59 @@ def test_what_a_store_tells(one: Rig) -> None:
         one.store.describe("prometheus")
 
 
+def test_space_by_namespace(one: Rig) -> None:
+    other = one.store.namespace("other", tenant="team")
+    one.pool.set(["a", "b"], [0, 1])
+    other.put("side", "k", b"data")
+    found = {space["namespace"]: space for space in one.store.usage_namespaces()}
+    assert set(found) == {one.namespace.id, other.id}
+    mine, theirs = found[one.namespace.id], found[other.id]
+    assert set(mine) == {"root", "namespace", "model", "tenant", "live_bytes", "allocated_bytes",
+                         "objects", "share_bytes", "pinned"}
+    assert (mine["objects"], theirs["objects"]) == (2, 1)
+    assert (theirs["model"], theirs["tenant"]) == ("other", "team")
+    assert mine["tenant"] is None
+    assert (mine["live_bytes"], 2) == one.namespace.usage()
+    assert (mine["pinned"], mine["share_bytes"]) == (False, 0)
+    # In memory nothing is evicted.
+    for call in (lambda: one.store.pin(other.id), lambda: one.store.clean(to_bytes=0)):
+        with pytest.raises(kvcellar.Error) as caught:
+            call()
+        assert caught.value.errno == errno.ENOTSUP
+
+
+def test_pin_and_clean(tmp_path: pathlib.Path) -> None:
+    config = {"storage_dirs": [str(tmp_path)], "storage_layout": "files"}
+    with kvcellar.Store(config) as store:
+        kept = store.namespace("kept", identity="test")
+        rest = store.namespace("rest", identity="test")
+        for key in ("a", "b", "c"):
+            kept.put("side", key, b"x" * 100)
+            rest.put("side", key, b"x" * 100)
+        store.pin(kept.id)
+        assert {space["namespace"]: space["pinned"] for space in store.usage_namespaces()} == {
+            kept.id: True, rest.id: False}
+        plan = store.clean(to_bytes=0, dry_run=True)
+        assert (plan["objects"], plan["groups"], plan["failed"]) == (3, 3, 0)
+        assert rest.exists("side", "a") == 100
+        done = store.clean(to_bytes=0)
+        assert done == {**plan, "left_bytes": done["left_bytes"]}
+        assert done["left_bytes"] == kept.usage()[0]
+        assert rest.exists("side", "a") is None
+        store.pin(kept.id, on=False)
+        assert store.clean(to_percent=0.0)["objects"] == 3
+        with pytest.raises(kvcellar.ConfigError, match="to_percent"):
+            store.clean(to_percent=101.0)
+        with pytest.raises(TypeError, match="one of to_percent and to_bytes"):
+            store.clean()
+        with pytest.raises(TypeError, match="one of to_percent and to_bytes"):
+            store.clean(to_percent=1.0, to_bytes=1)
+        with pytest.raises(TypeError):
+            store.clean(to_percent="half")  # type: ignore[arg-type]
+        with pytest.raises(kvcellar.Error):
+            store.pin("no id")
+
+
 def test_list_verify_clear(one: Rig) -> None:
     other = one.store.namespace("other", identity="test")
     one.pool.set([f"key-{i}" for i in range(600)], [i % 8 for i in range(600)])

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake.h"
 
+#include "core/metrics.h"
 #include "core/usage.h"
 #include "core/workers.h"
 
@@ -437,6 +438,7 @@ static void init_settings(struct kvc_settings *settings)
 	settings->set_timeout_ms = 8000;
 	settings->exists_timeout_ms = 2000;
 	settings->metrics_file = empty;
+	settings->metrics_listen = empty;
 	settings->trace_file = empty;
 	settings->plugin_dir = empty;
 }
@@ -491,6 +493,7 @@ struct fake *fake_new(void)
 	(void)pthread_mutex_init(&store->region_lock, NULL);
 	(void)pthread_mutex_init(&store->worker_lock, NULL);
 	assert_int_equal(kvc_counters_open(NULL, 0, &store->counters), 0);
+	assert_int_equal(kvc_metrics_open(store), 0);
 	return fake;
 }
 
@@ -536,6 +539,7 @@ void fake_free(struct fake *fake)
 	assert_int_equal(fake->broken, 0);
 	assert_int_equal(fake->accepted, fake->completed);
 	free(store->regions);
+	kvc_metrics_free(store->metrics);
 	kvc_counters_close(store->counters);
 	for (size_t i = 0; i < fake->object_count; i++)
 		free(fake->objects[i].data);

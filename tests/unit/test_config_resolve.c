@@ -372,9 +372,7 @@ static void test_storage_layout(void **state)
 	assert_int_equal(settings->storage_layout, KVC_STORAGE_AUTO);
 	kvc_settings_free(settings);
 	settings = settings_of("storage_layout = \"files\"\nnaming = \"nixl\"\n");
-	assert_int_equal(settings->warning_count, 1);
-	assert_contains(settings->warnings[0],
-			"l3_cleaner_enabled = true: this version has no cleaner");
+	assert_int_equal(settings->warning_count, 0);
 	kvc_settings_free(settings);
 	settings = settings_of("storage_layout = \"files\"\nl3_cleaner_enabled = false\n");
 	assert_int_equal(settings->warning_count, 0);

@@ -122,6 +122,20 @@ static void test_counter_fields(void **state)
 	assert_int_equal(stats.storage_registrations, 1 + KVC_COUNTER_STORAGE_REGISTRATIONS);
 	assert_int_equal(stats.usage_drift, 1 + KVC_COUNTER_USAGE_DRIFT);
 	assert_int_equal(stats.evicted, 1 + KVC_COUNTER_EVICTED);
+	assert_int_equal(stats.evicted_bytes, 1 + KVC_COUNTER_EVICTED_BYTES);
+	assert_int_equal(stats.ghost_hits, 1 + KVC_COUNTER_GHOST_HITS);
+	assert_int_equal(stats.prefix_calls, 1 + KVC_COUNTER_PREFIX_CALLS);
+	assert_int_equal(stats.prefix_pages_asked, 1 + KVC_COUNTER_PREFIX_PAGES_ASKED);
+	assert_int_equal(stats.prefix_pages_found, 1 + KVC_COUNTER_PREFIX_PAGES_FOUND);
+	kvc_counters_evicted(counters, 2, 8192);
+	kvc_counters_prefix(counters, 5, 3);
+	kvc_counters_prefix(counters, 7, 0);
+	stats = read_counters(counters);
+	assert_int_equal(stats.evicted, 3 + KVC_COUNTER_EVICTED);
+	assert_int_equal(stats.evicted_bytes, 8193 + KVC_COUNTER_EVICTED_BYTES);
+	assert_int_equal(stats.prefix_calls, 3 + KVC_COUNTER_PREFIX_CALLS);
+	assert_int_equal(stats.prefix_pages_asked, 13 + KVC_COUNTER_PREFIX_PAGES_ASKED);
+	assert_int_equal(stats.prefix_pages_found, 4 + KVC_COUNTER_PREFIX_PAGES_FOUND);
 	kvc_counters_close(counters);
 }
 

@@ -69,6 +69,37 @@ static void test_memory(void **state)
 	kvc_usage_close(NULL);
 }
 
+/* Who may not write sees what others counted, and changes nothing of it. */
+static void test_loaded_counts(void **state)
+{
+	struct kvc_usage_map *writer = open_usage("usage"), *reader = open_usage(NULL);
+
+	(void)state;
+	assert_int_equal(kvc_usage_load(reader, in_folder("absent")), 0);
+	assert_false(kvc_usage_is_loaded(reader));
+	kvc_usage_reload(reader);
+	check_total(reader, 0, 0);
+	kvc_usage_add(writer, 5, 8192, 2);
+	assert_int_equal(kvc_usage_load(reader, in_folder("usage")), 0);
+	assert_true(kvc_usage_is_loaded(reader));
+	assert_true(kvc_usage_is_new(reader));
+	assert_false(kvc_usage_is_shared(reader));
+	check_namespace(reader, 5, 8192, 2);
+	kvc_usage_add(reader, 5, 100, 1);
+	check_namespace(writer, 5, 8192, 2);
+	(void)kvc_usage_recount(writer, (struct kvc_usage_count[]){ { 7, 4096, 1 } }, 1);
+	kvc_usage_reload(reader);
+	check_namespace(reader, 5, 0, 0);
+	check_namespace(reader, 7, 4096, 1);
+	assert_false(kvc_usage_is_new(reader));
+	/* One that is gone, or damaged, changes nothing any more. */
+	assert_int_equal(truncate(in_folder("usage"), 100), 0);
+	kvc_usage_reload(reader);
+	check_namespace(reader, 7, 4096, 1);
+	kvc_usage_close(reader);
+	kvc_usage_close(writer);
+}
+
 static void test_file_keeps_counts(void **state)
 {
 	struct kvc_usage_map *usage = open_usage("usage"), *second;
@@ -430,6 +461,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		USAGE_TEST(test_memory),
+		USAGE_TEST(test_loaded_counts),
 		USAGE_TEST(test_file_keeps_counts),
 		USAGE_TEST(test_mode),
 		USAGE_TEST(test_full_table),

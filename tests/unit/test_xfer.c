@@ -2,6 +2,8 @@
 /* core/xfer.c: one result per request, whatever the plugin does. */
 #include "fake.h"
 
+#include "core/ghost.h"
+#include "core/stats.h"
 #include "core/usage.h"
 
 #include <stdio.h>
@@ -192,6 +194,48 @@ static void exists_set_remove_follow_what_is_there(void **state)
 }
 
 /* ---------------------------------------------------------------- usage */
+
+static uint64_t ghost_hits(void)
+{
+	struct kvc_stats stats = { .size = sizeof(stats) };
+
+	assert_int_equal(kvc_counters_read(fake->store.counters, &stats), 0);
+	return stats.ghost_hits;
+}
+
+/* What is asked for again after its eviction is counted, also when another was not there before. */
+static void what_was_evicted_and_is_asked_for_is_counted(void **state)
+{
+	struct kvc_request *missed = NULL;
+
+	(void)state;
+	fake_open(fake, 1);
+	prepare(KVC_GET, 6);
+	run(6);
+	assert_int_equal(ghost_hits(), 0);
+	for (uint32_t i = 2; i < 5; i++)
+		kvc_ghost_add(fake_root(fake, 0)->ghosts, pages->requests[i].g);
+	prepare(KVC_GET, 6);
+	run(6);
+	assert_int_equal(ghost_hits(), 3);
+	prepare(KVC_EXISTS, 3);
+	run(3);
+	assert_int_equal(ghost_hits(), 4);
+	prepare(KVC_REMOVE, 3);
+	run(3);
+	assert_int_equal(ghost_hits(), 4);
+	set_all(6);
+	get_all(6);
+	assert_int_equal(ghost_hits(), 4);
+	/* One lookup of a prefix, in which several are found to be missing. */
+	prepare(KVC_REMOVE, 6);
+	run(6);
+	prepare(KVC_EXISTS, 5);
+	for (uint32_t i = 0; i < 5; i++)
+		pages->requests[i].missed = &missed;
+	run(5);
+	assert_int_equal(ghost_hits(), 4);
+}
 
 static void r07_a_replaced_object_is_counted_once(void **state)
 {
@@ -786,6 +830,7 @@ int main(void)
 		TEST(order_and_pace_of_completions_do_not_matter),
 		TEST(again_is_backpressure_only),
 		TEST(exists_set_remove_follow_what_is_there),
+		TEST(what_was_evicted_and_is_asked_for_is_counted),
 		TEST(r07_a_replaced_object_is_counted_once),
 		TEST(sizes_that_are_not_known_spoil_no_count),
 		TEST(a_set_that_loses_the_race_has_existed),

@@ -90,6 +90,7 @@ static void test_several_operations_in_one_call(void **state)
 static void test_exists_stops_at_the_first_miss(void **state)
 {
 	struct kvc_transfer transfer;
+	struct kvc_stats stats;
 	struct fixture f;
 
 	(void)state;
@@ -103,6 +104,10 @@ static void test_exists_stops_at_the_first_miss(void **state)
 	transfer_check(&transfer);
 	assert_int_equal(transfer.prefix_count, 37);
 	assert_int_equal(transfer.ok_count, 37);
+	stats = store_stats(f.store);
+	assert_int_equal(stats.prefix_calls, 1);
+	assert_int_equal(stats.prefix_pages_asked, 200);
+	assert_int_equal(stats.prefix_pages_found, 37);
 	expect_all(f.results, 37, KVC_OK);
 	expect_result(f.results[37], KVC_MISS, KVC_CAUSE_ABSENT);
 	for (size_t i = 38; i < 200; i++)

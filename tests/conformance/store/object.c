@@ -235,6 +235,149 @@ static void test_stat_tells_the_trailer(void **state)
 	fixture_close(&f);
 }
 
+/* ---------------------------------------------------------------- space by namespace */
+
+struct space {
+	const char *id;	    /* of the one that is looked for */
+	const char *tenant; /* that it has to have */
+	uint64_t live_bytes;
+	uint64_t allocated_bytes;
+	uint64_t objects;
+	uint32_t pinned;
+	size_t found;
+	size_t others;
+	size_t stop_after;
+};
+
+static int space_take(void *context, const struct kvc_namespace_usage *usage)
+{
+	struct space *space = context;
+
+	assert_true(usage->size >= sizeof(*usage));
+	assert_non_null(usage->root_path);
+	assert_true(usage->allocated_bytes >= usage->live_bytes);
+	assert_int_equal(usage->share_bytes, 0);
+	assert_int_equal(usage->reserved, 0);
+	if (strcmp(usage->id, space->id) != 0) {
+		space->others++;
+	} else {
+		space->found++;
+		space->live_bytes = usage->live_bytes;
+		space->allocated_bytes = usage->allocated_bytes;
+		space->objects = usage->objects;
+		space->pinned = usage->pinned;
+		if (!suite.nixl) {
+			assert_string_equal(usage->model, "with a tenant");
+			assert_string_equal(usage->tenant, space->tenant);
+		}
+	}
+	return space->found + space->others == space->stop_after ? 42 : 0;
+}
+
+static void space_look(struct kvc_store *store, struct space *space)
+{
+	*space = (struct space){ .id = space->id, .tenant = space->tenant };
+	assert_int_equal(kvc_store_usage_namespaces(store, space_take, space), 0);
+}
+
+static void put_some(struct kvc_namespace *ns, int count)
+{
+	static const unsigned char data[5000];
+	char text[32];
+
+	for (int i = 0; i < count; i++) {
+		(void)snprintf(text, sizeof(text), "some-%d", i);
+		assert_int_equal(kvc_object_put(ns, "side", key_of(text), data, sizeof(data), 0, 0),
+				 0);
+	}
+}
+
+/* Each object counts once, under its namespace; in nixl naming there is one for all. */
+static void test_space_by_namespace(void **state)
+{
+	struct kvc_namespace_params params = namespace_params("with a tenant");
+	struct kvc_store *store = suite_open();
+	struct kvc_namespace *ns, *other;
+	struct space space = { .tenant = "team" };
+	char id[128];
+
+	(void)state;
+	params.model_id = suite.nixl ? "model" : "with a tenant";
+	params.tenant = "team";
+	ns = namespace_must_open(store, &params);
+	params.model_id = "other";
+	other = namespace_must_open(store, &params);
+	put_some(ns, 3);
+	put_some(other, 2);
+	(void)snprintf(id, sizeof(id), "%s", suite.nixl ? "" : kvc_namespace_id(ns));
+	space.id = id;
+	space_look(store, &space);
+	assert_int_equal(space.found, 1);
+	assert_int_equal(space.others, suite.nixl ? 0 : 1);
+	assert_int_equal(space.objects, suite.nixl ? 5 : 3);
+	assert_int_equal(space.live_bytes, space.objects * 12288);
+	assert_int_equal(space.allocated_bytes, space.live_bytes);
+	space = (struct space){ .id = id, .tenant = "team", .stop_after = 1 };
+	assert_int_equal(kvc_store_usage_namespaces(store, space_take, &space), 42);
+	assert_int_equal(space.found + space.others, 1);
+	assert_int_equal(kvc_object_remove(ns, "side", key_of("some-0"), 0), 1);
+	space_look(store, &space);
+	assert_int_equal(space.objects, suite.nixl ? 4 : 2);
+	assert_int_equal(kvc_namespace_close(other), 0);
+	assert_int_equal(kvc_namespace_close(ns), 0);
+	store_must_close(store);
+}
+
+/* A pin is seen at once by who sets it, and by a store that is opened later. */
+static void test_pins(void **state)
+{
+	struct kvc_namespace_params params = namespace_params("with a tenant");
+	struct kvc_store *store = suite_open();
+	struct space space = { .tenant = "team" };
+	struct kvc_namespace *ns;
+	char id[128];
+
+	(void)state;
+	params.model_id = suite.nixl ? "model" : "with a tenant";
+	params.tenant = "team";
+	ns = namespace_must_open(store, &params);
+	put_some(ns, 1);
+	(void)snprintf(id, sizeof(id), "%s", kvc_namespace_id(ns));
+	space.id = id;
+	assert_int_equal(kvc_namespace_close(ns), 0);
+	if (suite.nixl || !suite.folder) {
+		assert_int_equal(kvc_store_pin(store, id, 1), -ENOTSUP);
+		store_must_close(store);
+		return;
+	}
+	assert_int_equal(kvc_store_pin(store, "no id", 1), -EINVAL);
+	assert_int_equal(kvc_store_pin(store, id, 1), 0);
+	assert_int_equal(kvc_store_pin(store, id, 1), 0);
+	space_look(store, &space);
+	assert_int_equal(space.pinned, 1);
+	store_must_close(store);
+	store = suite_reopen();
+	space_look(store, &space);
+	assert_int_equal(space.pinned, 1);
+	assert_int_equal(kvc_store_pin(store, id, 0), 0);
+	assert_int_equal(kvc_store_pin(store, id, 0), 0);
+	space_look(store, &space);
+	assert_int_equal(space.pinned, 0);
+	store_must_close(store);
+}
+
+static void test_space_and_pins_refuse(void **state)
+{
+	struct kvc_store *store = suite_open();
+
+	(void)state;
+	assert_int_equal(kvc_store_usage_namespaces(NULL, space_take, NULL), -EINVAL);
+	assert_int_equal(kvc_store_usage_namespaces(store, NULL, NULL), -EINVAL);
+	assert_int_equal(kvc_store_pin(NULL, "x-0000000000000000", 1), -EINVAL);
+	assert_int_equal(kvc_store_pin(store, NULL, 1), -EINVAL);
+	store_must_close(store);
+}
+
 struct tests object_tests(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -243,6 +386,9 @@ struct tests object_tests(void)
 		cmocka_unit_test(test_list),
 		cmocka_unit_test(test_verify),
 		cmocka_unit_test(test_stat_tells_the_trailer),
+		cmocka_unit_test(test_space_by_namespace),
+		cmocka_unit_test(test_pins),
+		cmocka_unit_test(test_space_and_pins_refuse),
 	};
 
 	return TESTS_OF(tests);

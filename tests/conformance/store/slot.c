@@ -54,6 +54,7 @@ static void test_a_full_root_evicts(void **state)
 {
 	struct pages_params params = { .count = 2048, .part_bytes = { 16384 } };
 	struct kvc_packed_health health;
+	struct kvc_stats stats;
 	struct fixture f;
 
 	(void)state;
@@ -66,7 +67,9 @@ static void test_a_full_root_evicts(void **state)
 		assert_true(health.segment_bytes <= CAPACITY);
 	}
 	assert_true(health.evicted >= 2048 - CAPACITY / 16384);
-	assert_true(store_stats(f.store).evicted >= 2048 - CAPACITY / 16384);
+	stats = store_stats(f.store);
+	assert_true(stats.evicted >= 2048 - CAPACITY / 16384);
+	assert_int_equal(stats.evicted_bytes, stats.evicted * 16384);
 	assert_true(get_range(&f, 2048 - 64, 64) == 64);
 	assert_true(get_range(&f, 16, 256) < 256);
 	assert_true(packed_check(f.store) <= CAPACITY / 16384);

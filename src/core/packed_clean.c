@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvc_store_clean() of a packed root. */
+#include "core/packed.h"
+
+#include "core/log.h"
+#include "core/root.h"
+#include "core/usage.h"
+
+#include <errno.h>
+#include <string.h>
+
+static uint64_t allocated(struct kvc_packed *packed)
+{
+	struct kvc_packed_health health;
+
+	kvc_packed_health(packed, &health);
+	return health.segment_bytes;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t what)
+{
+	return bytes > what ? bytes - what : 0;
+}
+
+/* What segments may have. Files beside them stay. */
+static int target(struct kvc_root *root, struct kvc_packed *packed,
+		  const struct kvc_clean_params *params, uint64_t files_bytes, uint64_t *out)
+{
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	const double part = params->to_percent / 100.0;
+	uint64_t used;
+	int rc;
+
+	if (params->flags & KVC_CLEAN_TO_BYTES) {
+		*out = less(params->to_bytes, files_bytes);
+		return 0;
+	}
+	if (root->capacity_bytes) {
+		*out = less((uint64_t)((double)root->capacity_bytes * part), files_bytes);
+		return 0;
+	}
+	rc = root->backend->module->ops.usage(root->handle, &usage);
+	if (rc < 0)
+		return kvc_fail(rc, "%s: how full its device is cannot be told: %s", root->location,
+				strerror(-rc));
+	used = usage.total_bytes - usage.free_bytes;
+	*out = less(allocated(packed), less(used, (uint64_t)((double)usage.total_bytes * part)));
+	return 0;
+}
+
+int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *params,
+		     struct kvc_clean_report *report)
+{
+	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
+	struct kvc_packed *packed = kvc_root_packed(root, true);
+	uint64_t files_bytes, to_bytes = 0, own, objects = 0, bytes = 0;
+	int rc;
+
+	if (!packed)
+		return kvc_fail(-EIO, "%s: its index cannot be had", root->location);
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	rc = target(root, packed, params, files_bytes, &to_bytes);
+	if (rc)
+		return rc;
+	own = allocated(packed);
+	if (own > to_bytes)
+		rc = kvc_packed_give_back(packed, to_bytes, dry, &objects, &bytes);
+	report->groups += objects;
+	report->objects += objects;
+	report->bytes += bytes;
+	report->left_bytes += files_bytes + less(own, bytes);
+	/* What is being written goes another time. */
+	return rc == 0 || rc == -EBUSY ? 0 :
+					 kvc_fail(rc, "%s: segments could not be given back: %s",
+						  root->location, strerror(-rc));
+}
