@@ -74,7 +74,7 @@ struct kvc_files {
 	struct kvc_stamps *stamps; /* NULL: nothing is noted */
 	struct kvc_packed_dir *dir;
 	struct kvc_packed_lock *lock; /* NULL: there are none, each process is the cleaner */
-	int slot;		      /* of kvc_stamps_pending_add(), or -1 */
+	_Atomic int slot;	      /* of kvc_stamps_pending_add(), or -1 */
 	atomic_bool is_cleaner;
 	bool seen_free;		      /* its lock was free at the last look */
 	_Atomic int64_t pending;      /* bytes that this process has begun to write */
@@ -107,12 +107,13 @@ struct kvc_cleaner {
 	pthread_cond_t wake; /* for the thread */
 	bool busy;
 	bool kicked;
-	bool stop;
+	atomic_bool stop;
 	bool runs;
 	bool ended;
 	_Atomic uint32_t scan_waiters;
 	pthread_t thread;
-	int64_t wall_ns; /* at the last tick */
+	uint64_t looked_ns; /* when files were looked for that were removed */
+	int64_t wall_ns;    /* at the last tick */
 	uint64_t mono_ns;
 	/* nixl naming: what names end with, and whether all folders were looked at for them. */
 	struct kvc_names suffixes;
@@ -141,7 +142,10 @@ static inline bool kvc_cleaner_is_nixl(const struct kvc_files *files)
  * closed. */
 int kvc_cleaner_enter(struct kvc_cleaner *cleaner, uint64_t deadline_ns);
 void kvc_cleaner_leave(struct kvc_cleaner *cleaner);
-bool kvc_cleaner_is_stopped(struct kvc_cleaner *cleaner);
+static inline bool kvc_cleaner_is_stopped(const struct kvc_cleaner *cleaner)
+{
+	return atomic_load(&cleaner->stop);
+}
 
 /* ---------------------------------------------------------------- cleaner_files.c */
 

@@ -10,7 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -716,6 +718,59 @@ static void test_clean(void **state)
 	fix_close(&fix);
 }
 
+/* ---------------------------------------------------------------- everything at once */
+
+struct torture {
+	struct fix *fix;
+	const char *root;
+	atomic_bool stop;
+};
+
+static void *remove_all(void *context)
+{
+	struct torture *torture = context;
+	char path[PATH_BYTES];
+
+	while (!atomic_load(&torture->stop)) {
+		text_make(path, sizeof(path), "%s/%s", torture->root,
+			  kvc_namespace_id(torture->fix->ns));
+		folder_remove(path);
+		sleep_ms(200);
+	}
+	return NULL;
+}
+
+/* R38: reads beside sets that make room, and beside somebody who removes the folders: hits and
+ * misses only, and never other bytes. */
+static void test_reads_beside_all_of_it(void **state)
+{
+	const uint64_t for_ms = support_soak() ? 60000 : 3000;
+	struct setup setup = { .plugin = "posix",
+			       .settings = { "l3_cleaner_enabled=true", "capacity=4MiB" } };
+	struct torture torture = { .stop = false };
+	uint64_t until, hits = 0;
+	pthread_t thread;
+	struct fix fix, other;
+
+	(void)state;
+	torture.root = setup.roots = folder_new("torture");
+	fix_open(&fix, &setup, 512);
+	fix_open(&other, &setup, 512);
+	torture.fix = &fix;
+	assert_int_equal(pthread_create(&thread, NULL, remove_all, &torture), 0);
+	until = now_ms() + for_ms;
+	for (size_t at = 0; now_ms() < until; at = (at + BATCH) % 512) {
+		(void)run_keys(&fix, KVC_SET, at, BATCH);
+		hits += run_keys(&other, KVC_GET, at, BATCH);
+		hits += run_keys(&other, KVC_GET, (at + 480) % 512, BATCH);
+	}
+	atomic_store(&torture.stop, true);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(hits > 0);
+	fix_close(&other);
+	fix_close(&fix);
+}
+
 /* ---------------------------------------------------------------- several processes */
 
 struct work {
@@ -857,6 +912,7 @@ int main(void)
 		cmocka_unit_test(test_shares),
 		cmocka_unit_test(test_a_root_of_unknown_state),
 		cmocka_unit_test(test_clean),
+		cmocka_unit_test(test_reads_beside_all_of_it),
 		cmocka_unit_test(test_writers_hold_to_the_capacity),
 		cmocka_unit_test(test_the_cleaner_is_killed),
 	};
