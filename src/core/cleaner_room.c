@@ -235,16 +235,23 @@ static bool has_min_free(const struct kvc_files *files, const struct kvc_usage *
 	return min_free == 0 || usage->free_bytes >= min_free + pending(files);
 }
 
-/* Whether anything comes of it. */
-static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage)
+/* Whether anything comes of it: without all that is ours `bytes` would have their room. */
+static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage, uint64_t bytes)
 {
 	const struct kvc_store *store = files->root->store;
-	const uint64_t high =
-		kvc_files_watermark(store->settings->l3_cleaner_high_watermark, usage);
+	const double high = store->settings->l3_cleaner_high_watermark;
 	const uint64_t used = usage->total_bytes - usage->free_bytes;
-	const uint64_t own = kvc_files_own_on(store, usage->device);
+	uint64_t own;
 
-	return !has_min_free(files, usage) || used < own || used - own < high;
+	if (!has_min_free(files, usage)) {
+		kvc_usage_total(files->root->usage, &own, NULL);
+		return usage->free_bytes + own >= files->root->min_free_bytes + bytes;
+	}
+	own = used < kvc_files_own_on(store, usage->device) ?
+		      used :
+		      kvc_files_own_on(store, usage->device);
+	return used - own < kvc_files_watermark(high, usage) &&
+	       used - own + bytes <= kvc_files_watermark((high + 100.0) / 2, usage);
 }
 
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
@@ -261,7 +268,7 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	    !kvc_files_device(files, &usage))
 		return true;
 	tight = !has_min_free(files, &usage) || soft_room(files, &usage) < bytes;
-	if (tight && kvc_files_may_evict(files) && can_help(files, &usage) &&
+	if (tight && kvc_files_may_evict(files) && can_help(files, &usage, bytes) &&
 	    kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
 		kvc_cleaner_kick(root->store);
 		/* File systems may free what was removed a little later. */
