@@ -14,6 +14,7 @@
 #define TICK_NS	   UINT64_C(1000000000)
 #define ACTIVE_NS  (UINT64_C(20) * 1000000) /* after a tick that took something away */
 #define SCAN_SHARE 4u			    /* of the time a count pauses */
+#define LOOK_NS	   UINT64_C(10000000000)
 #define BATCH_AGES 16u
 
 /* ---------------------------------------------------------------- one at a time */
@@ -24,10 +25,10 @@ int kvc_cleaner_enter(struct kvc_cleaner *cleaner, uint64_t deadline_ns)
 	int rc = 0;
 
 	pthread_mutex_lock(&cleaner->lock);
-	while (cleaner->busy && !cleaner->stop && !rc)
+	while (cleaner->busy && !kvc_cleaner_is_stopped(cleaner) && !rc)
 		rc = pthread_cond_clockwait(&cleaner->idle, &cleaner->lock, CLOCK_MONOTONIC,
 					    &until);
-	rc = cleaner->stop ? -ECANCELED : cleaner->busy ? -ETIMEDOUT : 0;
+	rc = kvc_cleaner_is_stopped(cleaner) ? -ECANCELED : cleaner->busy ? -ETIMEDOUT : 0;
 	if (rc == 0)
 		cleaner->busy = true;
 	pthread_mutex_unlock(&cleaner->lock);
@@ -40,16 +41,6 @@ void kvc_cleaner_leave(struct kvc_cleaner *cleaner)
 	cleaner->busy = false;
 	pthread_cond_signal(&cleaner->idle);
 	pthread_mutex_unlock(&cleaner->lock);
-}
-
-bool kvc_cleaner_is_stopped(struct kvc_cleaner *cleaner)
-{
-	bool stop;
-
-	pthread_mutex_lock(&cleaner->lock);
-	stop = cleaner->stop;
-	pthread_mutex_unlock(&cleaner->lock);
-	return stop;
 }
 
 /* ---------------------------------------------------------------- ticks */
@@ -73,13 +64,13 @@ static void mark_times(struct kvc_cleaner *cleaner)
 	cleaner->mono_ns = mono_ns;
 }
 
-static void look_after(struct kvc_files *files)
+static void look_after(struct kvc_files *files, bool thoroughly)
 {
 	const uint64_t batch = atomic_load(&files->batch_bytes);
 	uint64_t objects;
 
-	(void)kvc_usage_check(files->root->usage);
-	kvc_files_renew(files);
+	if (thoroughly)
+		kvc_files_renew(files);
 	if (atomic_load(&files->is_cleaner))
 		kvc_files_bury(files);
 	kvc_usage_total(files->root->usage, NULL, &objects);
@@ -110,16 +101,17 @@ static size_t sort_roots(const struct kvc_store *store, struct kvc_files *out[KV
 
 static void elect(struct kvc_files **all, size_t count)
 {
+	uint64_t devices[KVC_ROOTS_MAX];
+
 	for (size_t i = 0; i < count; i++) {
-		struct kvc_usage mine, other;
+		struct kvc_usage usage;
 		bool is_behind = false;
 
-		if (!kvc_files_may_evict(all[i]) || !kvc_files_device(all[i], &mine))
+		devices[i] = kvc_files_device(all[i], &usage) ? usage.device : UINT64_MAX;
+		if (!kvc_files_may_evict(all[i]) || devices[i] == UINT64_MAX)
 			continue;
 		for (size_t j = 0; j < i; j++)
-			is_behind |= kvc_files_device(all[j], &other) &&
-				     other.device == mine.device &&
-				     !atomic_load(&all[j]->is_cleaner);
+			is_behind |= devices[j] == devices[i] && !atomic_load(&all[j]->is_cleaner);
 		(void)kvc_files_elect(all[i], is_behind);
 	}
 }
@@ -129,9 +121,13 @@ static bool tick(struct kvc_cleaner *cleaner)
 {
 	struct kvc_files *all[KVC_ROOTS_MAX];
 	const size_t count = sort_roots(cleaner->store, all);
+	const uint64_t now_ns = kvc_now_ns();
+	const bool thoroughly = now_ns - cleaner->looked_ns >= LOOK_NS;
 
+	if (thoroughly)
+		cleaner->looked_ns = now_ns;
 	for (size_t i = 0; i < count; i++)
-		look_after(all[i]);
+		look_after(all[i], thoroughly);
 	elect(all, count);
 	mark_times(cleaner);
 	return atomic_load(&cleaner->names) && kvc_cleaner_work(cleaner, all, count);
@@ -172,7 +168,7 @@ static void sleep_until(struct kvc_cleaner *cleaner, uint64_t until_ns)
 	int rc = 0;
 
 	pthread_mutex_lock(&cleaner->lock);
-	while (!cleaner->stop && !cleaner->kicked && !rc)
+	while (!kvc_cleaner_is_stopped(cleaner) && !cleaner->kicked && !rc)
 		rc = pthread_cond_clockwait(&cleaner->wake, &cleaner->lock, CLOCK_MONOTONIC,
 					    &until);
 	cleaner->kicked = false;
@@ -270,7 +266,7 @@ int kvc_cleaner_stop(struct kvc_store *store, uint64_t deadline_ns)
 	int rc = 0;
 
 	pthread_mutex_lock(&cleaner->lock);
-	cleaner->stop = true;
+	atomic_store(&cleaner->stop, true);
 	pthread_cond_broadcast(&cleaner->wake);
 	pthread_cond_broadcast(&cleaner->idle);
 	while (cleaner->runs && !cleaner->ended && !rc)

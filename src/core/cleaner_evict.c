@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,10 +86,31 @@ static bool is_spared(struct kvc_files *files, const struct kvc_victim *victim)
 	return true;
 }
 
+void kvc_cleaner_close_folder(struct kvc_files *files)
+{
+	if (files->folder_fd >= 0)
+		(void)close(files->folder_fd);
+	files->folder_fd = -1;
+}
+
+/* Many that go one after the other are of one folder. */
+static int open_folder(struct kvc_files *files, const struct kvc_victim *victim)
+{
+	char path[sizeof(files->folder_path)];
+
+	(void)snprintf(path, sizeof(path), "%s/%s", victim->folder, victim->hash);
+	if (files->folder_fd >= 0 && strcmp(path, files->folder_path) == 0)
+		return files->folder_fd;
+	kvc_cleaner_close_folder(files);
+	files->folder_fd = kvc_cleaner_open_folder(files, victim->folder, victim->hash);
+	memcpy(files->folder_path, path, sizeof(path));
+	return files->folder_fd;
+}
+
 static void remove_here(struct kvc_files *files, const struct kvc_victim *victim,
 			struct kvc_evicted *out)
 {
-	const int fd = kvc_cleaner_open_folder(files, victim->folder, victim->hash);
+	const int fd = open_folder(files, victim);
 	const char *name = victim->names;
 	const bool stays = fd >= 0 && !victim->noted && was_written(victim, fd);
 
@@ -98,7 +120,6 @@ static void remove_here(struct kvc_files *files, const struct kvc_victim *victim
 		kvc_cleaner_remove(files, fd, victim->folder, victim->hash, name, out);
 		name += strlen(name) + 1;
 	}
-	(void)close(fd);
 	if (!stays)
 		kvc_cleaner_forget(files, victim->g);
 }
@@ -161,6 +182,7 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		bool went;
 
 		if (pool->count == 0) {
+			kvc_cleaner_close_folder(files);
 			if (refills++ == REFILLS_MAX)
 				rc = -ENOENT;
 			if (!rc)

@@ -101,6 +101,7 @@ int kvc_files_open(struct kvc_root *root)
 	files->root = root;
 	files->order = root->order;
 	files->slot = -1;
+	files->folder_fd = -1;
 	if (settings->l3_cleaner_enabled)
 		rc = open_stamps(files);
 	if (rc) {
@@ -118,6 +119,7 @@ void kvc_files_close(struct kvc_root *root)
 
 	if (!files)
 		return;
+	kvc_cleaner_close_folder(files);
 	kvc_pool_drop(&files->pool);
 	kvc_pool_drop(&files->tenant_pool);
 	kvc_scan_end(files);

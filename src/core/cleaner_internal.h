@@ -74,7 +74,7 @@ struct kvc_files {
 	struct kvc_stamps *stamps; /* NULL: nothing is noted */
 	struct kvc_packed_dir *dir;
 	struct kvc_packed_lock *lock; /* NULL: there are none, each process is the cleaner */
-	int slot;		      /* of kvc_stamps_pending_add(), or -1 */
+	_Atomic int slot;	      /* of kvc_stamps_pending_add(), or -1 */
 	atomic_bool is_cleaner;
 	bool seen_free;		      /* its lock was free at the last look */
 	_Atomic int64_t pending;      /* bytes that this process has begun to write */
@@ -84,6 +84,8 @@ struct kvc_files {
 	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */
 
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
+	int folder_fd; /* the hash folder that something went from last, or -1 */
+	char folder_path[KVC_CLEANER_FOLDER + 4];
 	struct kvc_pool pool;
 	struct kvc_pool tenant_pool;
 	struct kvc_scan scan;
@@ -105,12 +107,13 @@ struct kvc_cleaner {
 	pthread_cond_t wake; /* for the thread */
 	bool busy;
 	bool kicked;
-	bool stop;
+	atomic_bool stop;
 	bool runs;
 	bool ended;
 	_Atomic uint32_t scan_waiters;
 	pthread_t thread;
-	int64_t wall_ns; /* at the last tick */
+	uint64_t looked_ns; /* when files were looked for that were removed */
+	int64_t wall_ns;    /* at the last tick */
 	uint64_t mono_ns;
 	/* nixl naming: what names end with, and whether all folders were looked at for them. */
 	struct kvc_names suffixes;
@@ -139,7 +142,10 @@ static inline bool kvc_cleaner_is_nixl(const struct kvc_files *files)
  * closed. */
 int kvc_cleaner_enter(struct kvc_cleaner *cleaner, uint64_t deadline_ns);
 void kvc_cleaner_leave(struct kvc_cleaner *cleaner);
-bool kvc_cleaner_is_stopped(struct kvc_cleaner *cleaner);
+static inline bool kvc_cleaner_is_stopped(const struct kvc_cleaner *cleaner)
+{
+	return atomic_load(&cleaner->stop);
+}
 
 /* ---------------------------------------------------------------- cleaner_files.c */
 
@@ -194,6 +200,8 @@ void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
  * can; -ETIMEDOUT. */
 int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadline_ns,
 		      struct kvc_evicted *out);
+/* The folder that is open for them is closed. */
+void kvc_cleaner_close_folder(struct kvc_files *files);
 /* A group went. */
 void kvc_cleaner_forget(struct kvc_files *files, uint64_t g);
 /* One object, in a folder that is open. */

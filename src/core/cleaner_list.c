@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What may go. Nothing is kept in order: a refill looks at a few hash folders, which are a fair
- * sample of all groups, and the tenth of these that is first in the order are the next to go.
+ * sample of all groups, and the sixth of these that is first in the order are the next to go.
  */
 #include "core/cleaner_internal.h"
 
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define LOOK_AT	    2048u /* objects of a refill, at least, unless the root has fewer */
-#define TAKE_PART   8u	  /* of the groups that were looked at */
+#define TAKE_PART   6u	  /* of the groups that were looked at */
 #define TAKE_MAX    4096u
 #define TEMP_PREFIX ".kvctmp."
 
