@@ -235,23 +235,25 @@ static bool has_min_free(const struct kvc_files *files, const struct kvc_usage *
 	return min_free == 0 || usage->free_bytes >= min_free + pending(files);
 }
 
-/* Whether anything comes of it: without all that is ours `bytes` would have their room. */
-static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage, uint64_t bytes)
+/* Whether anything comes of it. */
+static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage)
 {
 	const struct kvc_store *store = files->root->store;
-	const double high = store->settings->l3_cleaner_high_watermark;
+	const uint64_t high =
+		kvc_files_watermark(store->settings->l3_cleaner_high_watermark, usage);
 	const uint64_t used = usage->total_bytes - usage->free_bytes;
+	const uint64_t own = kvc_files_own_on(store, usage->device);
+
+	return !has_min_free(files, usage) || used < own || used - own < high;
+}
+
+/* Whether an object has room on the device at all, if all of the cache made room for it. */
+static bool can_fit(const struct kvc_files *files, const struct kvc_usage *usage, uint64_t bytes)
+{
 	uint64_t own;
 
-	if (!has_min_free(files, usage)) {
-		kvc_usage_total(files->root->usage, &own, NULL);
-		return usage->free_bytes + own >= files->root->min_free_bytes + bytes;
-	}
-	own = used < kvc_files_own_on(store, usage->device) ?
-		      used :
-		      kvc_files_own_on(store, usage->device);
-	return used - own < kvc_files_watermark(high, usage) &&
-	       used - own + bytes <= kvc_files_watermark((high + 100.0) / 2, usage);
+	kvc_usage_total(files->root->usage, &own, NULL);
+	return usage->free_bytes + own > files->root->min_free_bytes + bytes;
 }
 
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
@@ -267,8 +269,9 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	if ((root->min_free_bytes == 0 && !kvc_files_has_watermarks(files)) ||
 	    !kvc_files_device(files, &usage))
 		return true;
-	tight = !has_min_free(files, &usage) || soft_room(files, &usage) < bytes;
-	if (tight && kvc_files_may_evict(files) && can_help(files, &usage, bytes) &&
+	tight = (!has_min_free(files, &usage) || soft_room(files, &usage) < bytes) &&
+		can_fit(files, &usage, bytes);
+	if (tight && kvc_files_may_evict(files) && can_help(files, &usage) &&
 	    kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
 		kvc_cleaner_kick(root->store);
 		/* File systems may free what was removed a little later. */
@@ -285,28 +288,20 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	return has_min_free(files, &usage);
 }
 
-/* Whether an object has room on the device at all. */
-static bool can_fit(const struct kvc_files *files, uint64_t bytes)
-{
-	struct kvc_usage usage;
-	uint64_t own;
-
-	kvc_usage_total(files->root->usage, &own, NULL);
-	return kvc_files_device(files, &usage) && usage.free_bytes + own > bytes;
-}
-
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns)
 {
 	struct kvc_files *files = root->files;
 	struct kvc_evicted evicted = { 0 };
 	struct kvc_cleaner *cleaner;
+	struct kvc_usage usage;
 
 	if (!files || !kvc_files_may_evict(files))
 		return false;
 	/* Others take what is made free. */
 	if (again)
 		atomic_store(&files->no_help_ns, kvc_now_ns() + NO_HELP_NS);
-	if (again || kvc_now_ns() < atomic_load(&files->no_help_ns) || !can_fit(files, bytes))
+	if (again || kvc_now_ns() < atomic_load(&files->no_help_ns) ||
+	    !kvc_files_device(files, &usage) || !can_fit(files, &usage, bytes))
 		return false;
 	cleaner = kvc_cleaner_of(files);
 	kvc_cleaner_kick(root->store);
