@@ -103,6 +103,19 @@ int kvc_tenant_share_parse(const char *text, char **out_tenant, json_t **out_sha
 	return rc;
 }
 
+/* Of a share as kvc_tenant_share_parse() gives it: "30%", or a number of bytes. */
+static double percent_of(const json_t *share)
+{
+	const char *text = json_string_value(share);
+	char number[32];
+	double percent = 0;
+
+	if (!text || !*text || strlen(text) > sizeof(number))
+		return 0;
+	(void)snprintf(number, sizeof(number), "%.*s", (int)strlen(text) - 1, text);
+	return kvc_number_parse(number, &percent) == 0 ? percent : 0;
+}
+
 /* Shares are most bytes: more than all of it in sum protects nobody from the others. */
 static int check_sum(struct kvc_effective *effective, double percent)
 {
@@ -127,8 +140,7 @@ static int check_tenant_shares(struct kvc_effective *effective)
 		json_t *share = NULL;
 
 		rc = kvc_tenant_share_parse(text, &tenants[i], &share);
-		if (rc == 0 && json_is_real(share))
-			percent += json_real_value(share);
+		percent += rc == 0 ? percent_of(share) : 0;
 		json_decref(share);
 		for (size_t j = 0; j < i && rc == 0; j++)
 			if (strcmp(tenants[i], tenants[j]) == 0)
