@@ -80,7 +80,8 @@ static const struct argp clean_argp = {
 	.parser = parse_clean,
 	.doc = "Makes room now: removes what is used least, by the order of `eviction', whole "
 	       "groups at a time, until not more than that is left, or nothing more can go. Files "
-	       "of others and pinned namespaces stay."
+	       "of others and pinned namespaces stay; when that much cannot go, it says `goal not "
+	       "reached' and how much is missing."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar -c kvcellar.toml clean --to 70% --dry-run\n"

@@ -47,8 +47,7 @@ static error_t parse_stat(int key, char *argument, struct argp_state *state)
 static const struct argp_option stat_options[] = {
 	{ "usage", OPTION_USAGE, NULL, 0, "Space of each root instead of an object", 0 },
 	{ "recount", OPTION_RECOUNT, NULL, 0,
-	  "The same, after walking the roots and correcting "
-	  "the counters",
+	  "The same, after walking the roots and correcting the counters; says what was corrected",
 	  0 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };

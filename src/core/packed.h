@@ -43,8 +43,8 @@ int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out);
  * keeper is stuck in a file system that does not answer; everything stays as it is. */
 int kvc_packed_close(struct kvc_packed *packed, uint64_t deadline_ns);
 
-/* Whether packed pays for a new root: there is room for more than a few pages. *out_too_full: others
- * have filled the disk up to l3_cleaner_high_watermark, else it would. */
+/* Whether packed pays for a new root: there is room for more than a few pages. *out_too_full:
+ * others have filled the disk up to l3_cleaner_high_watermark, else it would. */
 bool kvc_packed_worthwhile(struct kvc_root *root, bool *out_too_full);
 
 /* It was followed by another index: the keeper ends, everything else stays until it is closed. */

@@ -139,9 +139,9 @@ uint64_t kvc_root_room(struct kvc_root *root);
 /* What KVC_CAUSE_CAPACITY means there: no errno says that it is a limit of the configuration. */
 const char *kvc_root_limit_text(const struct kvc_root *root);
 
-#define KVC_ROOT_TOO_FULL                                                                            \
-	"the file system is fuller than l3_cleaner_high_watermark allows; with `capacity` it would " \
-	"be packed"
+#define KVC_ROOT_TOO_FULL                                                                      \
+	"the file system is fuller than l3_cleaner_high_watermark allows; with `capacity` it " \
+	"would be packed"
 
 /* Whether a root that is made here now would be packed: 0, or a negative errno and in out why not.
  * -ENOSPC: KVC_ROOT_TOO_FULL. */
