@@ -374,9 +374,8 @@ static void tell_uncorrected(struct kvc_cli *cli)
 	json_decref(roots);
 }
 
-/* What a recount made of the counts, for each root that had some. */
-static void print_corrected(const struct kvc_root_usage *before, const struct kvc_root_usage *now,
-			    size_t count)
+void cli_print_corrected(const struct kvc_root_usage *before, const struct kvc_root_usage *now,
+			 size_t count)
 {
 	char bytes[CLI_FORMAT_BYTES];
 
@@ -430,7 +429,7 @@ static int stat_usage(struct kvc_cli *cli, bool recount)
 	} else {
 		print_usage(cli, usage, count);
 		if (recount)
-			print_corrected(before, usage, count);
+			cli_print_corrected(before, usage, count);
 	}
 out:
 	free(before);

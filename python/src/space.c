@@ -176,8 +176,8 @@ const char kvcpy_store_clean_doc[] =
 	"clean($self, /, *, to_percent=None, to_bytes=None, dry_run=False)\n--\n\n"
 	"Removes what is used least until not more than that is left on each root: a percentage\n"
 	"of its capacity, without one of its file system; or bytes of its objects. Returns\n"
-	"groups, objects, bytes, failed, left_bytes, missing_bytes (what would have to go\n"
-	"besides, and cannot) and pinned_bytes (of what is left). dry_run: only tells what would go.";
+	"groups, objects, bytes, failed, left_bytes, missing_bytes (would have to go besides, and\n"
+	"cannot) and pinned_bytes (of what is left). dry_run: only tells what would go.";
 PyObject *kvcpy_store_clean(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {
