@@ -43,6 +43,8 @@ struct kvc_victim {
 struct kvc_pool {
 	struct kvc_victim **victims; /* the first to go is the last */
 	size_t count;
+	uint64_t looked; /* objects, so far */
+	uint64_t credit; /* groups that may go before more is looked at */
 	uint32_t next_hash;
 	uint64_t ns_hash;	 /* of a namespace of the tenant; 0: of all */
 	uint64_t barren_ns;	 /* nothing could go when it was looked at; 0: it could */

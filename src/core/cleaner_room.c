@@ -56,7 +56,7 @@ uint64_t kvc_files_ahead(const struct kvc_files *files)
 {
 	const uint64_t capacity = files->root->capacity_bytes;
 	const uint64_t batch = atomic_load_explicit(&files->batch_bytes, memory_order_relaxed);
-	const uint64_t ahead = capacity / 32 > batch ? capacity / 32 : batch;
+	const uint64_t ahead = capacity / 100 > batch ? capacity / 100 : batch;
 
 	return ahead < capacity / 4 ? ahead : capacity / 4;
 }
