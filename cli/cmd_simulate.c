@@ -190,15 +190,15 @@ static int add_policies(struct simulate *simulate)
 static int add_capacity(struct simulate *simulate, const char *word)
 {
 	struct sim_outcome *outcome = &simulate->outcome;
-	struct sim_capacity *capacity = &outcome->capacities[outcome->capacity_count];
+	struct sim_capacity *capacity;
 	uint64_t number;
 	char *end;
 
-	*capacity = (struct sim_capacity){ .percent = 0 };
 	if (outcome->capacity_count == SIM_CAPACITIES_MAX)
 		return cli_error(simulate->cli, CLI_USAGE, "--capacity: more than %u of them",
 				 SIM_CAPACITIES_MAX);
-	outcome->capacity_count++;
+	capacity = &outcome->capacities[outcome->capacity_count++];
+	*capacity = (struct sim_capacity){ .percent = 0 };
 	capacity->percent = strtod(word, &end);
 	if (strcmp(end, "%") == 0 && isdigit((unsigned char)word[0]) && !strchr(word, 'x')) {
 		if (capacity->percent > 0 && capacity->percent <= 100)
