@@ -24,11 +24,11 @@
 #include <unistd.h>
 
 #define LOOK_AT	    2048u /* objects of a refill, at least, unless the root has fewer */
-#define TAKE_PART   6u	  /* of the groups that were looked at */
+#define TAKE_PART   5u	  /* of the groups that were looked at */
 #define TAKE_MAX    4096u
 #define KEPT_MAX    32768u
-#define LOOKS	    8u	/* objects for each group that goes */
-#define FIRST_LOOKS 64u /* the same, until as many were seen as there are */
+#define LOOKS	    6u	/* objects for each group that goes */
+#define FIRST_LOOKS 32u /* the same, until as many were seen as there are */
 #define TEMP_PREFIX ".kvctmp."
 
 /* An object that was seen. */
@@ -475,7 +475,7 @@ static void drop_hash(struct kvc_pool *pool, const char *hash)
 	size_t kept = 0;
 
 	for (size_t i = 0; i < pool->count; i++) {
-		if (strcmp(pool->victims[i]->hash, hash) == 0)
+		if (memcmp(pool->victims[i]->hash, hash, 2) == 0)
 			free(pool->victims[i]);
 		else
 			pool->victims[kept++] = pool->victims[i];
