@@ -24,7 +24,8 @@ struct simulate {
 	const char *svg;
 	const char *png;
 	uint64_t limit;
-	uint32_t sessions; /* 0: not given */
+	uint32_t sessions;
+	bool sessions_given;
 	bool skip_bad;
 	FILE *svg_file;
 	FILE *png_file;
@@ -56,7 +57,9 @@ static const struct argp_option simulate_options[] = {
 	  "default: all",
 	  0 },
 	{ "sessions", OPTION_SESSIONS, "N", 0,
-	  "Sessions of the compact form that run side by side; default: 16", 0 },
+	  "Sessions of the compact form that run side by side; default: 16; 0: in the order of the "
+	  "lines",
+	  0 },
 	{ "exact", OPTION_EXACT, NULL, 0,
 	  "Strictly in the policy's order, to which the store only comes near", 0 },
 	{ "batch", OPTION_BATCH, "N", 0, "Pages per get or set; default: 128; 0: of a request", 0 },
@@ -96,7 +99,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 		simulate->policies = text;
 		return 0;
 	case OPTION_SESSIONS:
-		return cli_argp_u32("--sessions", text, 1, 1u << 20, &simulate->sessions);
+		simulate->sessions_given = true;
+		return cli_argp_u32("--sessions", text, 0, 1u << 20, &simulate->sessions);
 	case OPTION_EXACT:
 		outcome->exact = true;
 		return 0;
@@ -249,7 +253,7 @@ static int interleave(struct simulate *simulate)
 	int rc;
 
 	if (simulate->trace.form != REPLAY_FORM_COMPACT) {
-		if (simulate->sessions > 0)
+		if (simulate->sessions_given)
 			return cli_error(cli, CLI_USAGE,
 					 "--sessions: trace '%s' is in the %s form, whose requests "
 					 "have an order already",
@@ -257,7 +261,9 @@ static int interleave(struct simulate *simulate)
 					 replay_form_name(simulate->trace.form));
 		return 0;
 	}
-	simulate->outcome.side_by_side = simulate->sessions ? simulate->sessions : DEFAULT_SESSIONS;
+	if (simulate->sessions == 0)
+		return 0;
+	simulate->outcome.side_by_side = simulate->sessions;
 	rc = sim_trace_interleave(&simulate->trace, simulate->outcome.side_by_side);
 	return rc ? cli_fail_errno(cli, rc, "trace '%s'", simulate->outcome.path) : 0;
 }
@@ -434,6 +440,7 @@ int kvc_cmd_simulate(struct kvc_cli *cli, int argc, char **argv)
 	simulate->capacities = DEFAULT_CAPACITIES;
 	simulate->outcome.batch = DEFAULT_BATCH;
 	simulate->outcome.seed = DEFAULT_SEED;
+	simulate->sessions = DEFAULT_SESSIONS;
 	simulate->outcome.trace = &simulate->trace;
 	rc = cli_parse(cli, &simulate_argp, CLI_WITHOUT_CONFIG, argc, argv, simulate);
 	if (rc == 0)

@@ -148,7 +148,7 @@ static bool evict(struct kvc_files *files, const struct kvc_victim *victim, stru
 	out->groups++;
 	out->objects += one.objects;
 	out->bytes += one.bytes;
-	kvc_counters_add(root->store->counters, KVC_COUNTER_EVICTED, (int64_t)one.objects);
+	kvc_counters_evicted(root->store->counters, one.objects, one.bytes);
 	return true;
 }
 

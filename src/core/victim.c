@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define SEEN_MAX    1024u
+#define SEEN_MAX    65536u
 #define FIRST	    64u /* windows, when nothing is known */
 #define BEGIN	    16u /* until as much was seen as there is */
 #define AGED_PART   8u	/* of as many uses as there are objects */

@@ -71,8 +71,40 @@ static void test_a_full_root_evicts(void **state)
 	assert_true(stats.evicted >= 2048 - CAPACITY / 16384);
 	assert_int_equal(stats.evicted_bytes, stats.evicted * 16384);
 	assert_true(get_range(&f, 2048 - 64, 64) == 64);
+	assert_int_equal(store_stats(f.store).ghost_hits, 0);
 	assert_true(get_range(&f, 16, 256) < 256);
 	assert_true(packed_check(f.store) <= CAPACITY / 16384);
+	fixture_close(&f);
+}
+
+/* Whoever asks for what was evicted not long ago says that the capacity is too small; asking for
+ * what never was says nothing. */
+static void test_asking_for_what_was_evicted_is_counted(void **state)
+{
+	struct pages_params params = { .count = 1024, .part_bytes = { 16384 } };
+	struct kvc_transfer transfer;
+	struct fixture f;
+	uint64_t misses, hits;
+
+	(void)state;
+	small_open(&f, &params);
+	batch(f.store, &f.pages, KVC_EXISTS, f.keys.keys, 64, 0, f.results);
+	assert_int_equal(store_stats(f.store).ghost_hits, 0);
+	for (size_t at = 0; at < 1024; at += 16)
+		store_range(&f, at, 16);
+	misses = 64 - get_range(&f, 256, 64);
+	assert_true(misses > 32);
+	/* Where the size of the device is not known the list is short. */
+	hits = store_stats(f.store).ghost_hits;
+	assert_true(hits > 0 && hits <= misses);
+	/* Found through the index alone. */
+	batch(f.store, &f.pages, KVC_EXISTS, f.keys.keys + 256, 64, 0, f.results);
+	assert_int_equal(store_stats(f.store).ghost_hits, 2 * hits);
+	/* A lookup of a prefix asks up to the first miss. */
+	transfer = transfer_of(&f.pages, KVC_EXISTS, f.keys.keys + 256, 64, NULL, f.results);
+	transfer.flags = KVC_TRANSFER_STOP_AT_MISS;
+	assert_int_equal(kvc_batch_run(f.store, &transfer, 1), 0);
+	assert_true(store_stats(f.store).ghost_hits <= 2 * hits + 1);
 	fixture_close(&f);
 }
 
@@ -410,6 +442,7 @@ struct tests slot_tests(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_full_root_evicts),
+		cmocka_unit_test(test_asking_for_what_was_evicted_is_counted),
 		cmocka_unit_test(test_sizes_share_the_capacity),
 		cmocka_unit_test(test_one_call_larger_than_the_root),
 		cmocka_unit_test(test_sizes_at_the_same_time),
