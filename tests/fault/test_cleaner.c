@@ -394,6 +394,7 @@ static void run_groups(const char *naming, unsigned roots)
 	struct setup setup = { .plugin = "posix", .naming = naming };
 	struct kvc_result results[BATCH];
 	char dirs[3 * PATH_BYTES] = "";
+	const char *root[2];
 	struct kvc_store *store;
 	struct rank ranks[2];
 	struct keys keys;
@@ -402,8 +403,9 @@ static void run_groups(const char *naming, unsigned roots)
 	for (unsigned r = 0; r < roots; r++) {
 		const size_t used = strlen(dirs);
 
-		text_make(dirs + used, sizeof(dirs) - used, "%s%s", r ? "," : "",
-			  folder_new("groups"));
+		root[r] = folder_new("groups");
+		mount_tmpfs(root[r], "size=64m");
+		text_make(dirs + used, sizeof(dirs) - used, "%s%s", r ? "," : "", root[r]);
 	}
 	setup.roots = dirs;
 	setup.settings[0] = "l3_cleaner_enabled=true";
@@ -436,6 +438,8 @@ static void run_groups(const char *naming, unsigned roots)
 	for (unsigned r = 0; r < 2; r++)
 		rank_close(&ranks[r]);
 	store_must_close(store);
+	for (unsigned r = 0; r < roots; r++)
+		mount_end(root[r]);
 	keys_free(&keys);
 }
 
@@ -919,7 +923,5 @@ int main(void)
 
 	support_begin();
 	mounts_enter();
-	if (getenv("KVC_TEST_FILTER") != NULL)
-		cmocka_set_test_filter(getenv("KVC_TEST_FILTER"));
 	return cmocka_run_group_tests_name("cleaner", tests, NULL, NULL);
 }
