@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_BATCH	   128u /* as SGLang asks for pages */
@@ -368,8 +369,13 @@ static int play(struct simulate *simulate)
 
 static int open_chart(struct simulate *simulate, const char *path, FILE **out)
 {
+	struct stat trace, chart;
+
 	if (!path)
 		return 0;
+	if (stat(simulate->outcome.path, &trace) == 0 && stat(path, &chart) == 0 &&
+	    S_ISREG(chart.st_mode) && trace.st_dev == chart.st_dev && trace.st_ino == chart.st_ino)
+		return cli_error(simulate->cli, CLI_USAGE, "chart '%s' is the trace itself", path);
 	*out = fopen(path, "we");
 	return *out ? 0 : cli_fail_file(simulate->cli, -errno, path);
 }
@@ -394,10 +400,16 @@ static int write_chart(struct simulate *simulate, const char *path, FILE **file,
 /* A file that nothing was written to. */
 static void drop_chart(const char *path, FILE *file)
 {
+	struct stat st;
+	bool ours;
+
 	if (!file)
 		return;
+	/* A device, as /dev/null, stays. */
+	ours = fstat(fileno(file), &st) == 0 && S_ISREG(st.st_mode);
 	(void)fclose(file);
-	(void)unlink(path);
+	if (ours)
+		(void)unlink(path);
 }
 
 static int simulate_all(struct simulate *simulate)
