@@ -373,8 +373,13 @@ static int play(struct simulate *simulate)
 
 static int open_chart(struct simulate *simulate, const char *path, FILE **out)
 {
+	struct stat trace, chart;
+
 	if (!path)
 		return 0;
+	if (stat(simulate->outcome.path, &trace) == 0 && stat(path, &chart) == 0 &&
+	    S_ISREG(chart.st_mode) && trace.st_dev == chart.st_dev && trace.st_ino == chart.st_ino)
+		return cli_error(simulate->cli, CLI_USAGE, "chart '%s' is the trace itself", path);
 	*out = fopen(path, "we");
 	return *out ? 0 : cli_fail_file(simulate->cli, -errno, path);
 }

@@ -10,8 +10,8 @@
 #define OBJECT_BLOCK 4096u
 #define READ_RETRIES 8 /* of an object that grows */
 
-/* With the configuration of a server, a command that looks at what the server does takes neither the
- * place of its metrics nor that of its recording. */
+/* With the configuration of a server, a command that looks at what the server does takes neither
+ * the place of its metrics nor that of its recording. */
 static int leave_files_of_others(struct kvc_cli *cli)
 {
 	static const char *const files[] = { "metrics_file", "metrics_listen", "trace_file" };

@@ -186,7 +186,7 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 			if (refills++ == REFILLS_MAX)
 				rc = -ENOENT;
 			if (!rc)
-				rc = kvc_cleaner_refill(files, pool);
+				rc = kvc_cleaner_refill(files, pool, deadline_ns);
 			if (!rc && kvc_now_ns() >= deadline_ns)
 				rc = -ETIMEDOUT;
 			if (rc)

@@ -23,13 +23,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOK_AT	    2048u /* objects of a refill, at least, unless the root has fewer */
-#define TAKE_PART   5u	  /* of the groups that were looked at */
-#define TAKE_MAX    4096u
-#define KEPT_MAX    32768u
-#define LOOKS	    6u	/* objects for each group that goes */
-#define FIRST_LOOKS 32u /* the same, until as many were seen as there are */
-#define TEMP_PREFIX ".kvctmp."
+#define LOOK_AT	       2048u /* objects of a refill, at least, unless the root has fewer */
+#define TAKE_PART      5u    /* of the groups that were looked at */
+#define TAKE_MAX       4096u
+#define KEPT_MAX       32768u
+#define LOOKS	       6u			/* objects for each group that goes */
+#define FIRST_LOOKS    32u			/* the same, until as many were seen as there are */
+#define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
+#define MISCOUNT_SLACK 256u			/* objects */
+#define TEMP_PREFIX    ".kvctmp."
 
 /* An object that was seen. */
 struct seen {
@@ -57,6 +59,7 @@ struct look {
 	size_t names_room;
 	int64_t now_ns;
 	bool sizes;
+	bool whole; /* all hash folders were looked at */
 };
 
 static const char digits[] = "0123456789abcdef";
@@ -533,7 +536,7 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	struct kvc_files *files = look->files;
 	const bool only_new = new_ones(files, groups, count);
 	/* When it was everything, this is the order of everything. */
-	size_t take = count / (look->count < LOOK_AT ? 2 : TAKE_PART) + 1;
+	size_t take = count / (look->whole ? 2 : TAKE_PART) + 1;
 	struct kvc_victim **victims;
 	int rc;
 
@@ -555,31 +558,66 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	return rc;
 }
 
-int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool)
+/*
+ * There is much less than is counted: others removed it, or the counts are damaged. Who would go on
+ * by such a count would keep the root empty.
+ */
+static void check_count(struct kvc_files *files, const struct look *look)
 {
+	uint64_t objects;
+
+	if (look->pool->ns_hash || atomic_load(&files->root->pin_count) ||
+	    kvc_usage_is_new(files->root->usage))
+		return;
+	kvc_usage_total(files->root->usage, NULL, &objects);
+	if (look->count + MISCOUNT_SLACK < objects / 2)
+		atomic_store(&files->miscounted, true);
+}
+
+/* Objects that were looked at for each group that goes. Whole: all is known. */
+static size_t looks_each(const struct kvc_files *files, const struct kvc_pool *pool, bool whole)
+{
+	if (whole)
+		return 2;
+	return pool->looked < atomic_load(&files->objects) ? FIRST_LOOKS : LOOKS;
+}
+
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns)
+{
+	const uint64_t begun_ns = kvc_now_ns();
 	struct group *groups = NULL;
 	struct look look;
+	uint32_t looked = 0;
 	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
 
 	if (!rc)
 		rc = look_begin(&look, files, pool);
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc; i++) {
+	while (looked < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc) {
+		uint64_t now_ns;
 		char hash[3];
 
 		kvc_cleaner_hash(pool->next_hash, hash);
 		drop_hash(pool, hash);
 		rc = look_at_hash(&look, pool->next_hash);
 		pool->next_hash = (pool->next_hash + 1) % KVC_HASH_FOLDERS;
+		looked++;
+		now_ns = kvc_now_ns();
 		if (kvc_cleaner_is_stopped(kvc_cleaner_of(files)))
 			rc = -ECANCELED;
+		/* With thousands of namespaces each folder takes long. */
+		else if (look.count > 0 && now_ns - begun_ns >= LOOK_NS)
+			break;
+		else if (now_ns >= deadline_ns)
+			rc = rc ? rc : -ETIMEDOUT;
 	}
+	look.whole = looked == KVC_HASH_FOLDERS;
+	if (!rc && look.whole)
+		check_count(files, &look);
 	if (!rc && look.count == 0 && pool->count == 0)
 		rc = -ENOENT;
-	pool->credit =
-		look.count / (pool->looked < atomic_load(&files->objects) ? FIRST_LOOKS : LOOKS) +
-		1;
+	pool->credit = 1 + look.count / looks_each(files, pool, look.whole);
 	pool->looked += look.count;
 	if (!rc && look.count) {
 		groups = malloc(look.count * sizeof(*groups));

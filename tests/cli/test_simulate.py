@@ -206,6 +206,12 @@ class Simulate(support.Case):
         text = self.simulate(MOONCAKE, "--capacity", "5%", "--seed", "7").text
         self.assertIn("seed 7", text)
 
+    def test_a_chart_is_not_the_trace(self):
+        with open(MOONCAKE, "rb") as file:
+            trace = self.write("own.jsonl", file.read())
+        self.refuse("is the trace itself", trace, "--capacity", "5%", "--svg", trace)
+        self.assertGreater(os.path.getsize(trace), 0)
+
     def test_sessions(self):
         one = self.simulate(COMPACT, "--capacity", "5%", "--policy", "lru", "--sessions", "1",
                             "--json").json
