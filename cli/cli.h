@@ -153,6 +153,9 @@ int cli_config_build(struct kvc_cli *cli, struct kvc_config **out);
 error_t cli_overrides_add(struct cli_overrides *overrides, int kind, const char *option,
 			  char *argument);
 
+/* Whether -s gives that key. */
+bool cli_overrides_has(const struct cli_overrides *overrides, const char *path);
+
 /* Brings those of a kind into a configuration, in the order given: 0 or a negative errno. */
 int cli_overrides_apply(const struct cli_overrides *overrides, int kind, struct kvc_config *config);
 void cli_overrides_free(struct cli_overrides *overrides);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_BATCH	   128u /* as SGLang asks for pages */
@@ -68,7 +69,8 @@ static const struct argp_option simulate_options[] = {
 	  0 },
 	{ "limit", OPTION_LIMIT, "N", 0, "Only the first N requests", 0 },
 	{ "svg", OPTION_SVG, "FILE", 0, "Also write the curves as SVG", 0 },
-	{ "png", OPTION_PNG, "FILE", 0, "Also write the curves as PNG", 0 },
+	{ "png", OPTION_PNG, "FILE", 0,
+	  "Also write the curves as PNG, which a build without cairo has not", 0 },
 	{ "skip-bad", OPTION_SKIP_BAD, NULL, 0, "Leave malformed lines out and count them", 0 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };
@@ -116,6 +118,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 		simulate->svg = text;
 		return 0;
 	case OPTION_PNG:
+		if (!sim_has_png())
+			return cli_argp_error("--png: this build has no PNG (it was made without "
+					      "cairo); --svg writes the same curves");
 		simulate->png = text;
 		return 0;
 	case OPTION_SKIP_BAD:
@@ -193,15 +198,15 @@ static int add_policies(struct simulate *simulate)
 static int add_capacity(struct simulate *simulate, const char *word)
 {
 	struct sim_outcome *outcome = &simulate->outcome;
-	struct sim_capacity *capacity = &outcome->capacities[outcome->capacity_count];
+	struct sim_capacity *capacity;
 	uint64_t number;
 	char *end;
 
-	*capacity = (struct sim_capacity){ .percent = 0 };
 	if (outcome->capacity_count == SIM_CAPACITIES_MAX)
 		return cli_error(simulate->cli, CLI_USAGE, "--capacity: more than %u of them",
 				 SIM_CAPACITIES_MAX);
-	outcome->capacity_count++;
+	capacity = &outcome->capacities[outcome->capacity_count++];
+	*capacity = (struct sim_capacity){ .percent = 0 };
 	capacity->percent = strtod(word, &end);
 	if (strcmp(end, "%") == 0 && isdigit((unsigned char)word[0]) && !strchr(word, 'x')) {
 		if (capacity->percent > 0 && capacity->percent <= 100)
@@ -371,10 +376,24 @@ static int play(struct simulate *simulate)
 
 static int open_chart(struct simulate *simulate, const char *path, FILE **out)
 {
+	struct stat trace, chart;
+
 	if (!path)
 		return 0;
+	if (stat(simulate->outcome.path, &trace) == 0 && stat(path, &chart) == 0 &&
+	    S_ISREG(chart.st_mode) && trace.st_dev == chart.st_dev && trace.st_ino == chart.st_ino)
+		return cli_error(simulate->cli, CLI_USAGE, "chart '%s' is the trace itself", path);
 	*out = fopen(path, "we");
 	return *out ? 0 : cli_fail_file(simulate->cli, -errno, path);
+}
+
+/* Nothing stays of a chart that is not whole; a device or a link is not ours to remove. */
+static void remove_chart(const char *path)
+{
+	struct stat status;
+
+	if (lstat(path, &status) == 0 && S_ISREG(status.st_mode))
+		(void)unlink(path);
 }
 
 static int write_chart(struct simulate *simulate, const char *path, FILE **file,
@@ -388,8 +407,10 @@ static int write_chart(struct simulate *simulate, const char *path, FILE **file,
 	if (fclose(*file) != 0 && rc == 0)
 		rc = -errno;
 	*file = NULL;
-	if (rc)
+	if (rc) {
+		remove_chart(path);
 		return cli_fail_errno(simulate->cli, rc, "chart '%s'", path);
+	}
 	cli_note(simulate->cli, "chart: %s", path);
 	return 0;
 }
@@ -400,7 +421,7 @@ static void drop_chart(const char *path, FILE *file)
 	if (!file)
 		return;
 	(void)fclose(file);
-	(void)unlink(path);
+	remove_chart(path);
 }
 
 static int simulate_all(struct simulate *simulate)

@@ -157,7 +157,7 @@ static struct holders count_holders(int root_fd, const char *folder)
 /* The index of a packed root belongs to one host at a time. */
 static void check_other_host(struct doctor *doctor, int root_fd)
 {
-	const int fd = openat(root_fd, SHM, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	const int fd = openat(root_fd, SHM, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	char own[64] = "", theirs[33] = "";
 	uint64_t beat = 0;
 	int64_t age;
@@ -188,7 +188,8 @@ static void check_other_host(struct doctor *doctor, int root_fd)
 static void check_elected(struct doctor *doctor, int root_fd, const struct holders *pages)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
-	const int fd = openat(root_fd, CLEANER_LOCK, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	const int fd =
+		openat(root_fd, CLEANER_LOCK, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	bool known, elected;
 
 	if (fd < 0)

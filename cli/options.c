@@ -119,6 +119,18 @@ static void blank(char *argument)
 	memset(argument, '*', strlen(argument));
 }
 
+bool cli_overrides_has(const struct cli_overrides *overrides, const char *path)
+{
+	const size_t bytes = strlen(path);
+
+	for (size_t i = 0; i < overrides->count; i++)
+		if (overrides->list[i].kind == 's' &&
+		    strncmp(overrides->list[i].text, path, bytes) == 0 &&
+		    overrides->list[i].text[bytes] == '=')
+			return true;
+	return false;
+}
+
 error_t cli_overrides_add(struct cli_overrides *overrides, int kind, const char *option,
 			  char *argument)
 {

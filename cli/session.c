@@ -10,11 +10,28 @@
 #define OBJECT_BLOCK 4096u
 #define READ_RETRIES 8 /* of an object that grows */
 
+/* With the configuration of a server, a command that looks at what the server does takes neither
+ * the place of its metrics nor that of its recording. */
+static int leave_files_of_others(struct kvc_cli *cli)
+{
+	static const char *const files[] = { "metrics_file", "metrics_listen", "trace_file" };
+	int rc = 0;
+
+	if (strcmp(cli->command, "replay") == 0 || strcmp(cli->command, "bench") == 0)
+		return 0;
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
+		if (!cli_overrides_has(&cli->overrides, files[i]))
+			rc = kvc_config_set(cli->config, files[i], "");
+	return rc;
+}
+
 int cli_store_open(struct kvc_cli *cli, unsigned flags)
 {
 	struct kvc_open_params params = { .size = sizeof(params), .flags = flags };
-	int rc;
+	int rc = leave_files_of_others(cli);
 
+	if (rc < 0)
+		return cli_fail(cli, rc, "configuration");
 	rc = kvc_store_open(cli->config, &params, &cli->store);
 	if (rc < 0)
 		return cli_fail_as(cli, cli_exit_of_open(rc), rc, "cannot open the store");

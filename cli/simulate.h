@@ -55,5 +55,6 @@ json_t *sim_json(const struct sim_outcome *outcome);
 /* A chart as a file of its own: 0 or a negative errno. */
 int sim_write_svg(FILE *file, const struct sim_outcome *outcome);
 int sim_write_png(FILE *file, const struct sim_outcome *outcome);
+bool sim_has_png(void); /* whether this build can */
 
 #endif

@@ -31,7 +31,7 @@ struct sim_canvas {
 	/* A measured point; note is for those who look closer. */
 	void (*point)(struct sim_canvas *canvas, enum sim_color color, double x, double y,
 		      const char *note);
-	/* y is the line that letters stand on. Lower-case letters, digits, and "%.,-()" only. */
+	/* y is the line that letters stand on. */
 	void (*text)(struct sim_canvas *canvas, enum sim_anchor anchor, double x, double y,
 		     const char *text);
 };

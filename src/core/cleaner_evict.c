@@ -181,12 +181,12 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		struct kvc_victim *victim;
 		bool went;
 
-		if (pool->count == 0) {
+		if (pool->count == 0 || pool->credit == 0) {
 			kvc_cleaner_close_folder(files);
 			if (refills++ == REFILLS_MAX)
 				rc = -ENOENT;
 			if (!rc)
-				rc = kvc_cleaner_refill(files, pool);
+				rc = kvc_cleaner_refill(files, pool, deadline_ns);
 			if (!rc && kvc_now_ns() >= deadline_ns)
 				rc = -ETIMEDOUT;
 			if (rc)
@@ -194,6 +194,7 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 			continue;
 		}
 		victim = pool->victims[--pool->count];
+		pool->credit--;
 		went = evict(files, victim, out);
 		free(victim);
 		if (went)

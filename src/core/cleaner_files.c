@@ -11,20 +11,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOCK_NAME  KVC_HOUSEKEEPING_FOLDER "/cleaner.lock"
 #define STAMP_NAME KVC_HOUSEKEEPING_FOLDER "/stamps"
 
-/* Shared with other processes on local file systems, as the counters of own bytes are. */
+/*
+ * Shared with other processes on local file systems, as the counters of own bytes are. Without the
+ * cleaner none is made, but one that others keep is used: kvc_store_clean() goes by it, and what
+ * this process reads counts.
+ */
 static int open_stamps(struct kvc_files *files)
 {
 	const struct kvc_root *root = files->root;
-	const bool shared = root->attributes.flags & KVC_ATTRIBUTE_LOCAL;
+	const struct kvc_settings *settings = root->store->settings;
+	const bool local = root->attributes.flags & KVC_ATTRIBUTE_LOCAL;
 	char path[PATH_MAX];
 	int length = snprintf(path, sizeof(path), "%s/" STAMP_NAME, root->attributes.local_path);
+	const bool shared = local && length > 0 && (size_t)length < sizeof(path);
 
-	return kvc_stamps_open(shared && length > 0 && (size_t)length < sizeof(path) ? path : NULL,
-			       root->store->settings->file_mode, root->device_bytes,
+	if (!settings->l3_cleaner_enabled && !(shared && access(path, F_OK) == 0))
+		return 0;
+	return kvc_stamps_open(shared ? path : NULL, settings->file_mode, root->device_bytes,
 			       &files->stamps);
 }
 
@@ -88,9 +96,8 @@ static int count_nothing(struct kvc_files *files)
 
 int kvc_files_open(struct kvc_root *root)
 {
-	const struct kvc_settings *settings = root->store->settings;
 	struct kvc_files *files;
-	int rc = 0;
+	int rc;
 
 	if (root->is_packed || root->read_only || root->writes_refused ||
 	    !root->attributes.local_path || !(root->attributes.flags & KVC_ATTRIBUTE_FOLDERS))
@@ -102,8 +109,7 @@ int kvc_files_open(struct kvc_root *root)
 	files->order = root->order;
 	files->slot = -1;
 	files->folder_fd = -1;
-	if (settings->l3_cleaner_enabled)
-		rc = open_stamps(files);
+	rc = open_stamps(files);
 	if (rc) {
 		free(files);
 		return rc;

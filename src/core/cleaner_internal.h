@@ -43,6 +43,8 @@ struct kvc_victim {
 struct kvc_pool {
 	struct kvc_victim **victims; /* the first to go is the last */
 	size_t count;
+	uint64_t looked; /* objects, so far */
+	uint64_t credit; /* groups that may go before more is looked at */
 	uint32_t next_hash;
 	uint64_t ns_hash;	 /* of a namespace of the tenant; 0: of all */
 	uint64_t barren_ns;	 /* nothing could go when it was looked at; 0: it could */
@@ -81,6 +83,7 @@ struct kvc_files {
 	_Atomic uint64_t changes;     /* what could go may be other than it was */
 	_Atomic uint64_t objects;     /* about so many */
 	_Atomic uint64_t batch_bytes; /* of a call, at most, lately */
+	atomic_bool miscounted;	      /* the counts are to be made again */
 	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */
 
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
@@ -97,6 +100,7 @@ struct kvc_files {
 	uint64_t hot_removed;  /* in it */
 	uint64_t hot_until_ns; /* the device may take until then to show it */
 	enum kvc_cleaner_told told;
+	uint64_t corrected_ns; /* when counts that could not be were made anew; 0: never */
 };
 
 struct kvc_cleaner {
@@ -169,8 +173,8 @@ int kvc_cleaner_open_folder(const struct kvc_files *files, const char *folder, c
 int kvc_cleaner_folders(const struct kvc_files *files, struct kvc_names *out);
 void kvc_cleaner_hash(uint32_t number, char out[3]);
 
-/* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go. */
-int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool);
+/* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go; -ETIMEDOUT. */
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns);
 void kvc_pool_drop(struct kvc_pool *pool);
 
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the

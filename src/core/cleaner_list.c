@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may go. Nothing is kept in order: a refill looks at a few hash folders, which are a fair
- * sample of all groups, and the sixth of these that is first in the order are the next to go.
+ * What may go. Nothing is kept in order: a hand goes over the hash folders, some objects for each
+ * group that goes, and the first ones in the order of all that it saw are kept. Until it has seen
+ * as many objects as there are it looks at more.
  */
 #include "core/cleaner_internal.h"
 
@@ -22,10 +23,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOK_AT	    2048u /* objects of a refill, at least, unless the root has fewer */
-#define TAKE_PART   6u	  /* of the groups that were looked at */
-#define TAKE_MAX    4096u
-#define TEMP_PREFIX ".kvctmp."
+#define LOOK_AT	       2048u /* objects of a refill, at least, unless the root has fewer */
+#define TAKE_PART      5u    /* of the groups that were looked at */
+#define TAKE_MAX       4096u
+#define KEPT_MAX       32768u
+#define LOOKS	       6u			/* objects for each group that goes */
+#define FIRST_LOOKS    32u			/* the same, until as many were seen as there are */
+#define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
+#define MISCOUNT_SLACK 256u			/* objects */
+#define TEMP_PREFIX    ".kvctmp."
 
 /* An object that was seen. */
 struct seen {
@@ -53,6 +59,7 @@ struct look {
 	size_t names_room;
 	int64_t now_ns;
 	bool sizes;
+	bool whole; /* all hash folders were looked at */
 };
 
 static const char digits[] = "0123456789abcdef";
@@ -399,6 +406,8 @@ void kvc_pool_drop(struct kvc_pool *pool)
 	free(pool->victims);
 	pool->victims = NULL;
 	pool->count = 0;
+	pool->credit = 0;
+	pool->looked = 0;
 }
 
 /* Who has more than its share is first; few have. */
@@ -463,56 +472,154 @@ static bool new_ones(const struct kvc_files *files, const struct group *groups, 
 	return result;
 }
 
+/* What is known of a folder that is looked at again. */
+static void drop_hash(struct kvc_pool *pool, const char *hash)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < pool->count; i++) {
+		if (memcmp(pool->victims[i]->hash, hash, 2) == 0)
+			free(pool->victims[i]);
+		else
+			pool->victims[kept++] = pool->victims[i];
+	}
+	pool->count = kept;
+}
+
+/* Sorted ones among those of the pool; of too many the ones that would go last are dropped. */
+static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
+{
+	const size_t all = pool->count + count;
+	const size_t drop = all > KEPT_MAX ? all - KEPT_MAX : 0;
+	struct kvc_victim **merged = malloc((all + 1) * sizeof(struct kvc_victim *));
+	size_t a = 0, b = 0;
+
+	if (!merged)
+		return -ENOMEM;
+	for (size_t i = 0; i < all; i++) {
+		const bool first = b == count || (a < pool->count &&
+						  later_first(&pool->victims[a], &more[b]) <= 0);
+		struct kvc_victim *victim = first ? pool->victims[a++] : more[b++];
+
+		if (i < drop)
+			free(victim);
+		else
+			merged[i - drop] = victim;
+	}
+	free(pool->victims);
+	pool->victims = merged;
+	pool->count = all - drop;
+	return 0;
+}
+
+/* The first ones of the groups, as victims, sorted. */
+static int make_victims(const struct look *look, const struct group *groups, size_t count,
+			bool only_new, struct kvc_victim **out)
+{
+	for (size_t i = 0; i < count; i++) {
+		out[i] = make_victim(look, &groups[i]);
+		if (!out[i]) {
+			while (i-- > 0)
+				free(out[i]);
+			return -ENOMEM;
+		}
+		complete(look, out[i]);
+		out[i]->rank = look->files->order->rank(out[i]->stamp, only_new);
+	}
+	qsort(out, count, sizeof(struct kvc_victim *), later_first);
+	return 0;
+}
+
 static int take_victims(struct look *look, struct kvc_pool *pool, struct group *groups,
 			size_t count)
 {
 	struct kvc_files *files = look->files;
 	const bool only_new = new_ones(files, groups, count);
 	/* When it was everything, this is the order of everything. */
-	size_t take = count / (look->count < LOOK_AT ? 2 : TAKE_PART) + 1;
+	size_t take = count / (look->whole ? 2 : TAKE_PART) + 1;
 	struct kvc_victim **victims;
+	int rc;
 
 	for (size_t i = 0; i < count; i++)
 		groups[i].rank = files->order->rank(groups[i].stamp, only_new);
 	mark_over(look, groups, count);
 	qsort(groups, count, sizeof(*groups), by_rank);
 	take = take > count ? count : take > TAKE_MAX ? TAKE_MAX : take;
-	victims = realloc(pool->victims, (pool->count + take + 1) * sizeof(*victims));
+	victims = malloc((take + 1) * sizeof(struct kvc_victim *));
 	if (!victims)
 		return -ENOMEM;
-	pool->victims = victims;
-	for (size_t i = 0; i < take; i++) {
-		struct kvc_victim *victim = make_victim(look, &groups[i]);
-
-		if (!victim)
-			return -ENOMEM;
-		complete(look, victim);
-		victim->rank = files->order->rank(victim->stamp, only_new);
-		victims[pool->count++] = victim;
+	rc = make_victims(look, groups, take, only_new, victims);
+	if (!rc) {
+		rc = merge(pool, victims, take);
+		for (size_t i = 0; rc && i < take; i++)
+			free(victims[i]);
 	}
-	qsort(victims, pool->count, sizeof(struct kvc_victim *), later_first);
-	return 0;
+	free(victims);
+	return rc;
 }
 
-int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool)
+/*
+ * There is much less than is counted: others removed it, or the counts are damaged. Who would go on
+ * by such a count would keep the root empty.
+ */
+static void check_count(struct kvc_files *files, const struct look *look)
 {
+	uint64_t objects;
+
+	if (look->pool->ns_hash || atomic_load(&files->root->pin_count) ||
+	    kvc_usage_is_new(files->root->usage))
+		return;
+	kvc_usage_total(files->root->usage, NULL, &objects);
+	if (look->count + MISCOUNT_SLACK < objects / 2)
+		atomic_store(&files->miscounted, true);
+}
+
+/* Objects that were looked at for each group that goes. Whole: all is known. */
+static size_t looks_each(const struct kvc_files *files, const struct kvc_pool *pool, bool whole)
+{
+	if (whole)
+		return 2;
+	return pool->looked < atomic_load(&files->objects) ? FIRST_LOOKS : LOOKS;
+}
+
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns)
+{
+	const uint64_t begun_ns = kvc_now_ns();
 	struct group *groups = NULL;
 	struct look look;
+	uint32_t looked = 0;
 	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
 
 	if (!rc)
 		rc = look_begin(&look, files, pool);
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc; i++) {
+	while (looked < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc) {
+		uint64_t now_ns;
+		char hash[3];
+
+		kvc_cleaner_hash(pool->next_hash, hash);
+		drop_hash(pool, hash);
 		rc = look_at_hash(&look, pool->next_hash);
 		pool->next_hash = (pool->next_hash + 1) % KVC_HASH_FOLDERS;
+		looked++;
+		now_ns = kvc_now_ns();
 		if (kvc_cleaner_is_stopped(kvc_cleaner_of(files)))
 			rc = -ECANCELED;
+		/* With thousands of namespaces each folder takes long. */
+		else if (look.count > 0 && now_ns - begun_ns >= LOOK_NS)
+			break;
+		else if (now_ns >= deadline_ns)
+			rc = rc ? rc : -ETIMEDOUT;
 	}
-	if (!rc && look.count == 0)
+	look.whole = looked == KVC_HASH_FOLDERS;
+	if (!rc && look.whole)
+		check_count(files, &look);
+	if (!rc && look.count == 0 && pool->count == 0)
 		rc = -ENOENT;
-	if (!rc) {
+	pool->credit = 1 + look.count / looks_each(files, pool, look.whole);
+	pool->looked += look.count;
+	if (!rc && look.count) {
 		groups = malloc(look.count * sizeof(*groups));
 		rc = groups ? take_victims(&look, pool, groups, make_groups(&look, groups)) :
 			      -ENOMEM;

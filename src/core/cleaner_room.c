@@ -22,6 +22,12 @@ bool kvc_files_device(const struct kvc_files *files, struct kvc_usage *out)
 
 /* ---------------------------------------------------------------- capacity */
 
+/* No process can be about to write more than there is room for: whoever says so is damaged. */
+static uint64_t pending_limit(const struct kvc_files *files)
+{
+	return files->root->device_bytes ? files->root->device_bytes : UINT64_MAX;
+}
+
 static uint64_t pending(const struct kvc_files *files)
 {
 	const int64_t own = atomic_load_explicit(&files->pending, memory_order_relaxed);
@@ -29,7 +35,8 @@ static uint64_t pending(const struct kvc_files *files)
 
 	if (!files->stamps)
 		return mine;
-	return kvc_stamps_pending_sum(files->stamps) + (files->slot < 0 ? mine : 0);
+	return kvc_stamps_pending_sum(files->stamps, pending_limit(files)) +
+	       (files->slot < 0 ? mine : 0);
 }
 
 static void reserve(struct kvc_files *files, int64_t bytes)
@@ -56,7 +63,7 @@ uint64_t kvc_files_ahead(const struct kvc_files *files)
 {
 	const uint64_t capacity = files->root->capacity_bytes;
 	const uint64_t batch = atomic_load_explicit(&files->batch_bytes, memory_order_relaxed);
-	const uint64_t ahead = capacity / 32 > batch ? capacity / 32 : batch;
+	const uint64_t ahead = capacity / 100 > batch ? capacity / 100 : batch;
 
 	return ahead < capacity / 4 ? ahead : capacity / 4;
 }
@@ -281,7 +288,9 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 				break;
 		kvc_cleaner_leave(cleaner);
 	}
-	if (root->min_free_bytes)
+	/* After something went the device is looked at again for each object: a file system that
+	 * frees late, or writers that are faster, do not get the rest of the call unseen. */
+	if (root->min_free_bytes || evicted.objects)
 		*out_room = 0;
 	else if (soft_room(files, &usage) >= bytes)
 		*out_room = soft_room(files, &usage);

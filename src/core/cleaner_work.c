@@ -10,9 +10,10 @@
 
 #include <errno.h>
 
-#define TURN_NS	 (UINT64_C(500) * 1000000)   /* of one root, before others have theirs */
-#define BURST_NS (UINT64_C(2) * 1000000)     /* then a pause as long, when there is no hurry */
-#define SHOW_NS	 (UINT64_C(10) * 1000000000) /* for a device to show what was removed */
+#define TURN_NS	   (UINT64_C(500) * 1000000)	/* of one root, before others have theirs */
+#define BURST_NS   (UINT64_C(2) * 1000000)	/* then a pause as long, when there is no hurry */
+#define CORRECT_NS (UINT64_C(300) * 1000000000) /* between two counts that were wrong */
+#define SHOW_NS	   (UINT64_C(10) * 1000000000)	/* for a device to show what was removed */
 
 /* Roots on one device that are cleaned together, and what it has. */
 struct device {
@@ -67,6 +68,30 @@ static bool work_capacity(struct kvc_files *files)
 	return evicted.groups > 0;
 }
 
+/* Counts that cannot be are made again, before anything goes by them. */
+static void correct_counts(struct kvc_files *files)
+{
+	const struct kvc_root *root = files->root;
+	struct kvc_usage usage;
+	uint64_t bytes;
+
+	if (kvc_usage_is_new(root->usage))
+		return;
+	kvc_usage_total(root->usage, &bytes, NULL);
+	if (kvc_files_device(files, &usage) && bytes > usage.total_bytes)
+		atomic_store(&files->miscounted, true);
+	if (!atomic_exchange(&files->miscounted, false))
+		return;
+	/* Files of others in hash folders are counted, and do not go. */
+	if (files->corrected_ns && kvc_now_ns() - files->corrected_ns < CORRECT_NS)
+		return;
+	files->corrected_ns = kvc_now_ns();
+	kvc_log(KVC_LOG_WARNING,
+		"%s: %llu bytes are counted, and much less is there: it is counted again",
+		root->location, (unsigned long long)bytes);
+	kvc_usage_begin(root->usage);
+}
+
 /* ---------------------------------------------------------------- a device */
 
 static void tell(struct kvc_files *files, enum kvc_cleaner_told what, const struct device *device,
@@ -114,7 +139,7 @@ static struct kvc_files *coldest(const struct device *device)
 
 		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 			return NULL;
-		any = pool->count > 0 || kvc_cleaner_refill(files, pool) == 0;
+		any = pool->count > 0 || kvc_cleaner_refill(files, pool, UINT64_MAX) == 0;
 		any = any && pool->count > 0;
 		time = any ? kvc_stamps_time(files->stamps, pool->victims[pool->count - 1]->stamp,
 					     now_ns) :
@@ -270,6 +295,7 @@ bool kvc_cleaner_work(struct kvc_cleaner *cleaner, struct kvc_files **all, size_
 	for (size_t i = 0; i < count && !kvc_cleaner_is_stopped(cleaner); i++) {
 		if (!kvc_files_may_evict(all[i]) || !atomic_load(&all[i]->is_cleaner))
 			continue;
+		correct_counts(all[i]);
 		if (all[i]->root->capacity_bytes)
 			any |= work_capacity(all[i]);
 		else if (collect(all, count, i, &device))

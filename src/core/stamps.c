@@ -450,14 +450,14 @@ int64_t kvc_stamps_pending(const struct kvc_stamps *stamps, uint32_t slot)
 	return LOAD(stamps->file->pending[slot]);
 }
 
-uint64_t kvc_stamps_pending_sum(const struct kvc_stamps *stamps)
+uint64_t kvc_stamps_pending_sum(const struct kvc_stamps *stamps, uint64_t limit)
 {
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < KVC_STAMPS_SLOTS; i++) {
 		const int64_t bytes = kvc_stamps_pending(stamps, i);
 
-		sum += bytes > 0 ? (uint64_t)bytes : 0;
+		sum += bytes > 0 && (uint64_t)bytes <= limit ? (uint64_t)bytes : 0;
 	}
 	return sum;
 }

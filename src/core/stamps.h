@@ -80,6 +80,6 @@ uint64_t kvc_stamps_of_file(struct kvc_stamps *stamps, uint64_t g, int64_t modif
 void kvc_stamps_pending_add(struct kvc_stamps *stamps, uint32_t slot, int64_t bytes);
 void kvc_stamps_pending_set(struct kvc_stamps *stamps, uint32_t slot, int64_t bytes);
 int64_t kvc_stamps_pending(const struct kvc_stamps *stamps, uint32_t slot);
-uint64_t kvc_stamps_pending_sum(const struct kvc_stamps *stamps);
+uint64_t kvc_stamps_pending_sum(const struct kvc_stamps *stamps, uint64_t limit);
 
 #endif

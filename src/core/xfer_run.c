@@ -153,6 +153,7 @@ static void wait_any(struct kvc_session *sessions, size_t count)
 	const uint64_t now_ns = kvc_now_ns();
 	uint64_t wait_ns = SLICE_NS;
 	struct timespec timeout;
+	bool any = false;
 	nfds_t n = 0;
 
 	for (size_t i = 0; i < count; i++) {
@@ -161,6 +162,7 @@ static void wait_any(struct kvc_session *sessions, size_t count)
 
 		if (!active(s))
 			continue;
+		any = true;
 		fd = s->waited && !s->ready && !s->parked ?
 			     s->queue->root->backend->module->ops.event_fd(s->queue->handle) :
 			     -1;
@@ -171,6 +173,9 @@ static void wait_any(struct kvc_session *sessions, size_t count)
 		else
 			fds[n++] = (struct pollfd){ .fd = fd, .events = POLLIN };
 	}
+	/* An index has answered all that was left. */
+	if (!any)
+		return;
 	timeout = kvc_timespec(wait_ns);
 	(void)ppoll(fds, n, &timeout, NULL);
 }

@@ -73,6 +73,14 @@ class Doctor(support.Case):
             self.find(checks, name, "ok")
         self.find(checks, "identity", "ok", "r1")
 
+    def test_a_pipe_in_the_place_of_the_lock(self):
+        self.put("-s", "storage_layout=files")
+        lock = os.path.join(self.root, ".kvcellar", "cleaner.lock")
+        if os.path.exists(lock):
+            os.unlink(lock)
+        os.mkfifo(lock)
+        self.doctor()
+
     def test_text_names_the_directory_and_the_remedy(self):
         self.put()
         done = self.check(self.k("doctor"), DONE)

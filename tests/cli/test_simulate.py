@@ -5,6 +5,8 @@ import collections
 import itertools
 import json
 import os
+import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,12 +14,72 @@ import xml.dom.minidom
 import zlib
 
 import support
-from support import DONE, USAGE, run
+from support import DONE, IO, NO_SPACE, USAGE, run
 
 SAMPLES = os.path.join(support.SOURCE, "traces")
 MOONCAKE = os.path.join(SAMPLES, "mooncake_conversation_sample.jsonl")
 COMPACT = os.path.join(SAMPLES, "agentic_compact_sample.jsonl")
 STEP, HIGH, LOW = 50, 80, 70
+# What cairo's fonts keep until the end of the process is no leak.
+NO_LEAKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lsan.supp")
+LSAN_OPTIONS = "print_suppressions=0:suppressions="
+os.environ["LSAN_OPTIONS"] = LSAN_OPTIONS + NO_LEAKS
+HAVE_PNG = os.environ.get("KVC_HAVE_CAIRO", "1") == "1"
+
+
+def png_chunks(path):
+    """(type, data) of each chunk, their checksums compared."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError("no PNG")
+    at = 8
+    while at < len(data):
+        size, = struct.unpack_from(">I", data, at)
+        body = data[at + 4:at + 8 + size]
+        if struct.unpack_from(">I", data, at + 8 + size)[0] != zlib.crc32(body):
+            raise ValueError(f"checksum of {body[:4]}")
+        yield body[:4], body[4:]
+        at += 12 + size
+
+
+def paeth(left, above, corner):
+    nearest = left + above - corner
+    return min((abs(nearest - left), 0, left), (abs(nearest - above), 1, above),
+               (abs(nearest - corner), 2, corner))[2]
+
+
+def png_rows(rows, width, height):
+    """The rows of an 8-bit RGB image, without their filters."""
+    above = bytes(3 * width)
+    for y in range(height):
+        start = y * (3 * width + 1)
+        kind, row = rows[start], bytearray(rows[start + 1:start + 3 * width + 1])
+        for x in range(3 * width if kind else 0):
+            left, corner = (row[x - 3], above[x - 3]) if x >= 3 else (0, 0)
+            row[x] = row[x] + (left, above[x], (left + above[x]) // 2,
+                               paeth(left, above[x], corner))[kind - 1] & 255
+        yield row
+        above = row
+
+
+def png_colors(path):
+    """(width, height, how many pixels have each color)"""
+    chunks = list(png_chunks(path))
+    if chunks[0][0] != b"IHDR" or chunks[-1] != (b"IEND", b""):
+        raise ValueError(f"chunks {[name for name, _ in chunks]}")
+    width, height, depth, kind, packing, filters, interlaced = struct.unpack(
+        ">IIBBBBB", chunks[0][1])
+    if (depth, kind, packing, filters, interlaced) != (8, 2, 0, 0, 0):
+        raise ValueError(f"header {chunks[0][1]}")
+    rows = zlib.decompress(b"".join(data for name, data in chunks if name == b"IDAT"))
+    if len(rows) != (3 * width + 1) * height:
+        raise ValueError(f"{len(rows)} bytes of pixels")
+    counts = collections.Counter()
+    for row in png_rows(rows, width, height):
+        counts.update(zip(row[::3], row[1::3], row[2::3]))
+    return width, height, collections.Counter(
+        {red << 16 | green << 8 | blue: count for (red, green, blue), count in counts.items()})
 
 
 def mooncake(limit):
@@ -97,6 +159,10 @@ class Simulate(support.Case):
         document = self.simulate(*arguments, "--json").json
         return {(point["policy"], point["capacity"]): point for point in document["points"]}
 
+    def need_png(self):
+        if not HAVE_PNG:
+            self.skip("this build has no cairo")
+
     def refuse(self, expected, *arguments):
         result = self.simulate(*arguments, code=USAGE)
         self.assertIn(expected, result.errors)
@@ -139,6 +205,12 @@ class Simulate(support.Case):
         self.assertEqual(self.simulate(MOONCAKE, "--capacity", "5%,10%", "--json").out, first)
         text = self.simulate(MOONCAKE, "--capacity", "5%", "--seed", "7").text
         self.assertIn("seed 7", text)
+
+    def test_a_chart_is_not_the_trace(self):
+        with open(MOONCAKE, "rb") as file:
+            trace = self.write("own.jsonl", file.read())
+        self.refuse("is the trace itself", trace, "--capacity", "5%", "--svg", trace)
+        self.assertGreater(os.path.getsize(trace), 0)
 
     def test_sessions(self):
         one = self.simulate(COMPACT, "--capacity", "5%", "--policy", "lru", "--sessions", "1",
@@ -224,36 +296,68 @@ class Simulate(support.Case):
             self.assertTrue(0 < float(point.getAttribute("cy")) < height)
 
     def test_png(self):
+        self.need_png()
         path = self.path("curve.png")
-        self.simulate(MOONCAKE, "--capacity", "10%", "--policy", "lru", "--png", path)
-        with open(path, "rb") as file:
-            data = file.read()
-        self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
-        chunks, at = {}, 8
-        while at < len(data):
-            size, = struct.unpack(">I", data[at:at + 4])
-            body = data[at + 4:at + 8 + size]
-            self.assertEqual(struct.unpack(">I", data[at + 8 + size:at + 12 + size])[0],
-                             zlib.crc32(body))
-            chunks[body[:4]] = body[4:]
-            at += 12 + size
-        self.assertEqual(list(chunks), [b"IHDR", b"PLTE", b"IDAT", b"IEND"])
-        width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
-        rows = zlib.decompress(chunks[b"IDAT"])
-        self.assertEqual(len(rows), (width + 1) * height)
-        above, colors = bytes(width), set()
-        for y in range(height):
-            row = rows[y * (width + 1):(y + 1) * (width + 1)]
-            above = bytes((a + b) & 255 for a, b in zip(above, row[1:])) if row[0] == 2 else row[1:]
-            colors |= set(above)
-        self.assertLess(max(colors), len(chunks[b"PLTE"]) // 3)
-        self.assertTrue({0, 1, 2, 3} <= colors, colors)
+        self.simulate(MOONCAKE, "--capacity", "5%,10%", "--policy", "lru,fifo", "--png", path)
+        width, height, counts = png_colors(path)
+        self.assertEqual((width, height), (1520, 860))
+        self.assertGreater(counts[0xffffff], width * height // 2)  # paper
+        # Letters, grid, and a curve for each of the two policies.
+        for color in (0x30343a, 0xdcdfe4, 0x1f6fb4, 0xd0741c):
+            self.assertGreater(counts[color], 500, f"{color:06x}")
+        for color in (0x3a9450, 0x8a4fa8):
+            self.assertEqual(counts[color], 0, f"{color:06x}")
+
+    def test_a_build_without_png_says_so(self):
+        if HAVE_PNG:
+            return
+        path = self.path("curve.png")
+        self.check(run("simulate", MOONCAKE, "--png", path), USAGE, "--png",
+                   "this build has no PNG", "cairo", "--svg")
+        self.assertFalse(os.path.exists(path))
 
     def test_a_chart_that_cannot_be_written_is_told_first(self):
         self.refuse("curve.svg", MOONCAKE, "--svg", self.path("none/curve.svg"))
+        self.need_png()
         svg = self.path("left.svg")
         self.refuse("curve.png", MOONCAKE, "--svg", svg, "--png", self.path("none/curve.png"))
         self.assertFalse(os.path.exists(svg))
+
+    def test_no_part_of_a_chart_stays(self):
+        # A size that both charts are above, as a full disk would cut them off.
+        for kind in ("svg", "png") if HAVE_PNG else ("svg",):
+            with self.subTest(kind):
+                path = self.path("curve." + kind)
+                done = subprocess.run(
+                    [support.KVCELLAR, "simulate", MOONCAKE, "--" + kind, path],
+                    capture_output=True, timeout=support.TIMEOUT, check=False,
+                    env=support.environment(), restore_signals=False,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+                self.check(support.Result(done.returncode, done.stdout, done.stderr), IO)
+                self.assertIn(f"chart '{path}': ".encode(), done.stderr)
+                self.assertFalse(os.path.exists(path))
+
+    def test_a_full_disk(self):
+        self.need_png()
+        self.need_mounts()
+        shutil.copy(MOONCAKE, self.path("trace.jsonl"))
+        shutil.copy(NO_LEAKS, self.path("no-leaks"))
+        done = support.in_mounts("""
+            mkdir small; mount -t tmpfs -o size=16k none small
+            $k simulate "$work/trace.jsonl" --capacity 10% --png small/curve.png
+            echo "code $?" >&2; ls -A small >&2
+            """, self.folder,
+            env=support.environment(LSAN_OPTIONS=LSAN_OPTIONS + "/tmp/work/no-leaks"))
+        self.assertIn("chart 'small/curve.png': No space left on device\n", done.errors)
+        self.assertTrue(done.errors.endswith(f"code {NO_SPACE}\n"), done.errors)
+
+    def test_a_link_to_a_device_stays(self):
+        self.need_png()
+        link = self.path("full")
+        os.symlink("/dev/full", link)
+        self.check(run("simulate", MOONCAKE, "--capacity", "10%", "--png", link), NO_SPACE,
+                   link, "No space left")
+        self.assertTrue(os.path.islink(link))
 
 
 if __name__ == "__main__":

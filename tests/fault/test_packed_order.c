@@ -334,6 +334,74 @@ static void the_disk_gets_segments_back(void **state)
 	fix_close(&fix);
 }
 
+/* ---------------------------------------------------------------- opening, and two roots */
+
+/* What is stored on a full disk can be read by the next process, and makes room for more. */
+static void a_full_disk_is_opened(void **state)
+{
+	static const char *const layouts[] = { "packed", "files" };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		const char *root = folder_new("packed-order");
+		const struct setup setup = { .plugin = "posix",
+					     .engine = "threads",
+					     .roots = root,
+					     .buffered = true,
+					     .layout = layouts[i],
+					     .settings = { "capacity=4MiB",
+							   "l3_cleaner_enabled=true" } };
+		struct kvc_namespace_params params = namespace_params("full");
+		char path[PATH_BYTES], block[PAGE] = "others";
+		struct fix fix;
+		int fd;
+
+		mount_tmpfs(root, "size=8m");
+		for (unsigned opening = 0; opening < 2; opening++) {
+			assert_int_equal(setup_open(&setup, &fix.store), 0);
+			fix.ns = namespace_must_open(fix.store, &params);
+			pages_open_simple(&fix.pages, fix.ns, BATCH, PAGE);
+			if (opening == 0)
+				assert_int_equal(set_many(&fix, "keys", BATCH), BATCH);
+			assert_int_equal(get_many(&fix, "keys", BATCH), BATCH);
+			if (opening == 1)
+				assert_true(set_many(&fix, "more", 4 * BATCH) > 0);
+			fix_close(&fix);
+			text_make(path, sizeof(path), "%s/others", root);
+			fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+			assert_true(fd >= 0);
+			while (write(fd, block, sizeof(block)) == (ssize_t)sizeof(block))
+				;
+			assert_int_equal(errno, ENOSPC);
+			assert_int_equal(close(fd), 0);
+		}
+		mount_end(root);
+	}
+}
+
+/* A call that the indexes of several roots answer waits for nothing: 3000 of them would take five
+ * minutes if each waited for the usual time. */
+static void several_roots_answer_at_once(void **state)
+{
+	char roots[2 * PATH_BYTES];
+	struct kvc_result results[BATCH];
+	struct keys keys;
+	struct fix fix;
+
+	(void)state;
+	text_make(roots, sizeof(roots), "%s,%s", folder_new("packed-order"),
+		  folder_new("packed-order"));
+	fix_open(&fix, roots, NULL);
+	keys_make(&keys, "keys", BATCH);
+	assert_int_equal(set_many(&fix, "keys", BATCH), BATCH);
+	for (unsigned i = 0; i < 3000; i++) {
+		batch(fix.store, &fix.pages, KVC_EXISTS, keys.keys, BATCH, 0, results);
+		expect_all(results, BATCH, KVC_OK);
+	}
+	keys_free(&keys);
+	fix_close(&fix);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -347,6 +415,8 @@ int main(void)
 		cmocka_unit_test(a_page_goes_with_all_its_parts),
 		cmocka_unit_test(others_fill_the_disk),
 		cmocka_unit_test(the_disk_gets_segments_back),
+		cmocka_unit_test(a_full_disk_is_opened),
+		cmocka_unit_test(several_roots_answer_at_once),
 	};
 
 	support_begin();

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOUNTS_MAX 16u
+#define MOUNTS_MAX 64u
 
 extern char **environ;
 

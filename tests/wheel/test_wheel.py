@@ -131,6 +131,7 @@ def test_the_wheel_holds_the_package_and_nothing_else() -> None:
     for library in ("liburing", "libaio", "libb2", "libjansson", "libyaml", "libxxhash", "libisal"):
         assert any(name.startswith(f"kvcellar.libs/{library}") for name in names), library
         assert any("/licenses/" + library in name for name in names), library
+    assert not [name for name in names if "cairo" in name]
     assert "Requires-Python: >=3.11" in metadata
     assert "Requires-Dist" not in metadata
 
