@@ -32,7 +32,7 @@ static int open_stamps(struct kvc_files *files)
 
 	if (!settings->l3_cleaner_enabled && !(shared && access(path, F_OK) == 0))
 		return 0;
-	return kvc_stamps_open(shared ? path : NULL, settings->file_mode, root->device_bytes,
+	return kvc_stamps_open(shared ? path : NULL, settings->file_mode, kvc_root_held_bytes(root),
 			       &files->stamps);
 }
 

@@ -20,11 +20,12 @@ struct kvc_ghosts; /* of one root */
 /* What kvc_ghost_entries() never exceeds. */
 #define KVC_GHOST_ENTRIES_MAX 262144u
 
-/* How many entries a device of that size is worth; 0: its size is not known. */
-uint64_t kvc_ghost_entries(uint64_t device_bytes);
+/* How many entries a root that may hold so many bytes is worth; 0: it is not known. */
+uint64_t kvc_ghost_entries(uint64_t held_bytes);
 
-/* path and mode as kvc_sharedfile_open(). Errors: -ENOMEM. */
-int kvc_ghost_open(const char *path, mode_t mode, uint64_t device_bytes, struct kvc_ghosts **out);
+/* path and mode as kvc_sharedfile_open(); as many entries as held_bytes is worth, unless other
+ * processes have a list of another size open. Errors: -ENOMEM. */
+int kvc_ghost_open(const char *path, mode_t mode, uint64_t held_bytes, struct kvc_ghosts **out);
 void kvc_ghost_close(struct kvc_ghosts *ghosts);
 
 /* For a housekeeping thread, every few seconds. */

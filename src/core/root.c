@@ -747,7 +747,7 @@ static int open_shared(struct kvc_root *root)
 		rc = load_usage(root);
 	if (rc == 0)
 		rc = kvc_ghost_open(shared_path(root, "ghosts", path, sizeof(path)), mode,
-				    root->device_bytes, &root->ghosts);
+				    kvc_root_held_bytes(root), &root->ghosts);
 	return rc;
 }
 
@@ -758,6 +758,13 @@ uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes)
 	if (share->bytes)
 		return share->bytes;
 	return (uint64_t)((double)total_bytes * share->percent / 100.0);
+}
+
+uint64_t kvc_root_held_bytes(const struct kvc_root *root)
+{
+	const uint64_t capacity = root->capacity_bytes, device = root->device_bytes;
+
+	return capacity && (!device || capacity < device) ? capacity : device;
 }
 
 /* Percentages become bytes of the root's device. */

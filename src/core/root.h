@@ -133,6 +133,9 @@ uint64_t kvc_root_usage_key(const struct kvc_root *root, uint64_t ns_hash);
 /* A share of a file system of that size, in bytes. */
 uint64_t kvc_share_bytes(const struct kvc_share *share, uint64_t total_bytes);
 
+/* The most that the root can hold, by its capacity and its device; 0: not known. */
+uint64_t kvc_root_held_bytes(const struct kvc_root *root);
+
 /* Bytes that may still be written, by `capacity` and `min_free`; UINT64_MAX without a limit. */
 uint64_t kvc_root_room(struct kvc_root *root);
 

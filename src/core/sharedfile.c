@@ -3,19 +3,25 @@
 
 #include "core/log.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#define OPEN_ATTEMPTS 8
+#define OPEN_ATTEMPTS 32
+#define OPEN_WAIT_NS  (5 * 1000 * 1000)
+#define SIZE_ATTEMPTS 16
 
 struct kvc_sharedfile {
 	struct kvc_mapfile_kind kind;
+	const struct kvc_sharedfile_sizes *sizes;
 	struct kvc_mapfile_mapping mapping; /* never moves; what lies there may change */
 	atomic_bool shared;
 	pthread_mutex_t lock; /* of kvc_sharedfile_check() */
@@ -26,70 +32,200 @@ struct kvc_sharedfile {
 
 /* ---------------------------------------------------------------- the file */
 
-/* A whole new file beside the path, then under it: by link, so that it replaces nothing, or by
- * rename over a damaged one. -EEXIST: somebody was faster. */
-static int make_file(const struct kvc_sharedfile *file, bool replace, int *out)
+/* A whole new file beside the path; its name is the caller's to free. */
+static int make_beside(const struct kvc_sharedfile *file, char **out_name, int *out)
 {
-	static const char suffix[] = ".XXXXXX";
-	const size_t name_bytes = strlen(file->path) + sizeof(suffix);
+	const size_t name_bytes = strlen(file->path) + sizeof(".XXXXXX");
 	uint8_t header[KVC_SHAREDFILE_HEADER] = { 0 };
 	char *name = malloc(name_bytes);
 	int fd, rc;
 
 	if (!name)
 		return -ENOMEM;
-	(void)snprintf(name, name_bytes, "%s%s", file->path, suffix);
+	(void)snprintf(name, name_bytes, "%s.XXXXXX", file->path);
 	fd = mkostemp(name, O_CLOEXEC);
 	if (fd < 0) {
 		rc = -errno;
 		goto free_name;
 	}
 	rc = kvc_mapfile_fill(fd, file->mode, &file->kind, header);
-	if (rc == 0 && (replace ? rename(name, file->path) : link(name, file->path)) != 0)
-		rc = -errno;
-	if (rc < 0 || !replace)
-		(void)unlink(name);
 	if (rc < 0)
-		close(fd);
-	else
-		*out = fd;
+		goto remove;
+	*out_name = name;
+	*out = fd;
+	return 0;
+remove:
+	(void)unlink(name);
+	close(fd);
 free_name:
 	free(name);
 	return rc;
 }
 
+/* Under the path: by link, so that it replaces nothing (-EEXIST: somebody was faster), or by
+ * rename. */
+static int publish(const struct kvc_sharedfile *file, const char *name, bool replace)
+{
+	const int rc = (replace ? rename(name, file->path) : link(name, file->path)) ? -errno : 0;
+
+	if (rc < 0 || !replace)
+		(void)unlink(name);
+	return rc;
+}
+
+static int make_file(const struct kvc_sharedfile *file, bool replace)
+{
+	char *name;
+	int fd, rc;
+
+	rc = make_beside(file, &name, &fd);
+	if (rc < 0)
+		return rc;
+	rc = publish(file, name, replace);
+	close(fd);
+	free(name);
+	return rc;
+}
+
+/* Says of a file whether it is sound and of what size. */
+static int check_file(const struct kvc_sharedfile *file, int fd, uint64_t *out_bytes)
+{
+	struct kvc_mapfile_kind kind = file->kind;
+	uint8_t header[KVC_SHAREDFILE_HEADER];
+	struct kvc_mapfile_header common;
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EINVAL;
+	if (file->sizes && pread(fd, &common, sizeof(common), 0) == (ssize_t)sizeof(common) &&
+	    file->sizes->is_size(le64toh(common.file_bytes)))
+		kind.file_bytes = le64toh(common.file_bytes);
+	*out_bytes = kind.file_bytes;
+	return kvc_mapfile_check(fd, &kind, header);
+}
+
+/* -EAGAIN: somebody has another lock. */
+static int lock_file(int fd, short type)
+{
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
+
+	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+		return 0;
+	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+static bool is_named(const struct kvc_sharedfile *file, int fd)
+{
+	struct stat opened, named;
+
+	return fstat(fd, &opened) == 0 && lstat(file->path, &named) == 0 &&
+	       opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+static int open_path(const struct kvc_sharedfile *file)
+{
+	const int fd = open(file->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* Of a sound file that is there: 0, and nobody makes it anew while it is open. -EAGAIN: somebody is
+ * at it. -EMSGSIZE: it is of another size. */
+static int take_file(const struct kvc_sharedfile *file, int fd)
+{
+	uint64_t bytes;
+	int rc = check_file(file, fd, &bytes);
+
+	if (rc < 0)
+		return rc;
+	if (bytes != file->kind.file_bytes)
+		return -EMSGSIZE;
+	if (!file->sizes)
+		return 0;
+	rc = lock_file(fd, F_RDLCK);
+	return rc == -EAGAIN || !is_named(file, fd) ? -EAGAIN : 0;
+}
+
 /* Opens the file, makes it when it is not there or damaged. */
 static int open_file(const struct kvc_sharedfile *file, int *out)
 {
-	uint8_t header[KVC_SHAREDFILE_HEADER];
-	int fd, rc = -EAGAIN;
+	static const struct timespec wait = { .tv_nsec = OPEN_WAIT_NS };
+	int rc = -EAGAIN;
 
 	for (int i = 0; i < OPEN_ATTEMPTS; i++) {
-		fd = open(file->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (fd < 0 && errno != ENOENT)
-			return -errno;
-		if (fd >= 0) {
-			struct stat st;
+		int fd = open_path(file);
 
-			rc = kvc_mapfile_check(fd, &file->kind, header);
+		if (fd < 0 && fd != -ENOENT)
+			return fd;
+		rc = fd;
+		if (fd >= 0) {
+			rc = take_file(file, fd);
 			if (rc == 0) {
 				*out = fd;
 				return 0;
 			}
-			if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-				rc = -EINVAL;
 			close(fd);
-			if (rc != -ENOMSG && rc != -EBADMSG)
-				return rc;
-			kvc_log(KVC_LOG_INFO, "%s is damaged and made anew", file->path);
-			rc = make_file(file, true, out);
-		} else {
-			rc = make_file(file, false, out);
 		}
-		if (rc != -EEXIST)
+		if (rc == -ENOMSG || rc == -EBADMSG) {
+			kvc_log(KVC_LOG_INFO, "%s is damaged and made anew", file->path);
+			rc = make_file(file, true);
+		} else if (rc == -ENOENT) {
+			rc = make_file(file, false);
+		}
+		/* A new one is opened as any other is. */
+		if (rc == -EAGAIN)
+			(void)nanosleep(&wait, NULL);
+		else if (rc < 0 && rc != -EEXIST)
 			return rc;
 	}
+	return rc < 0 ? rc : -EAGAIN;
+}
+
+/* ---------------------------------------------------------------- sizes */
+
+/* What the file at `from` knows, into a new one of the size wanted, which takes its place. */
+static int make_anew(const struct kvc_sharedfile *file, int from, uint64_t from_bytes)
+{
+	const uint64_t bytes = file->kind.file_bytes;
+	char *name;
+	void *old, *new;
+	int fd, rc;
+
+	rc = make_beside(file, &name, &fd);
+	if (rc < 0)
+		return rc;
+	old = malloc(from_bytes);
+	new = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (old && new != MAP_FAILED && pread(from, old, from_bytes, 0) == (ssize_t)from_bytes)
+		file->sizes->move(old, from_bytes, new, bytes);
+	else
+		rc = -ENOMEM;
+	if (new != MAP_FAILED)
+		(void)munmap(new, bytes);
+	free(old);
+	if (rc == 0)
+		rc = publish(file, name, true);
+	else
+		(void)unlink(name);
+	close(fd);
+	free(name);
 	return rc;
+}
+
+/* Which size the file is going to have: the one wanted, or, while others have it open, its own. */
+static void settle_size(struct kvc_sharedfile *file)
+{
+	const int fd = open_path(file);
+	uint64_t bytes;
+
+	if (fd < 0)
+		return;
+	if (check_file(file, fd, &bytes) == 0 && bytes != file->kind.file_bytes &&
+	    (lock_file(fd, F_WRLCK) != 0 || !is_named(file, fd) || make_anew(file, fd, bytes) != 0))
+		file->kind.file_bytes = bytes;
+	close(fd);
 }
 
 /* Puts the file into the place of what is mapped now. */
@@ -129,7 +265,24 @@ static int detach(struct kvc_sharedfile *file)
 
 /* ---------------------------------------------------------------- open, close, check */
 
-int kvc_sharedfile_open(const struct kvc_mapfile_kind *kind, const char *path, mode_t mode,
+/* Memory, and the file in its place. */
+static int map_file(struct kvc_sharedfile *file)
+{
+	int rc = kvc_mapfile_map(&file->kind, &file->mapping);
+
+	if (rc < 0)
+		return -ENOMEM;
+	if (file->path[0] == '\0')
+		return 0;
+	rc = attach(file);
+	if (rc < 0)
+		kvc_log(KVC_LOG_DEBUG, "%s: %s; memory of this process in its place", file->path,
+			strerror(-rc));
+	return rc == -EMSGSIZE ? rc : 0;
+}
+
+int kvc_sharedfile_open(const struct kvc_mapfile_kind *kind,
+			const struct kvc_sharedfile_sizes *sizes, const char *path, mode_t mode,
 			struct kvc_sharedfile **out)
 {
 	const size_t path_bytes = path ? strlen(path) + 1 : 1;
@@ -138,24 +291,28 @@ int kvc_sharedfile_open(const struct kvc_mapfile_kind *kind, const char *path, m
 
 	if (!file)
 		return -ENOMEM;
-	file->kind = *kind;
+	file->sizes = sizes;
 	file->fd = -1;
 	file->mode = mode;
 	if (path)
 		memcpy(file->path, path, path_bytes);
-	rc = kvc_mapfile_map(&file->kind, &file->mapping);
-	if (rc == 0)
-		rc = -pthread_mutex_init(&file->lock, NULL);
-	if (rc < 0) {
-		kvc_mapfile_unmap(&file->kind, &file->mapping);
+	if (pthread_mutex_init(&file->lock, NULL) != 0) {
 		free(file);
 		return -ENOMEM;
 	}
-	if (path) {
-		rc = attach(file);
-		if (rc < 0)
-			kvc_log(KVC_LOG_DEBUG, "%s: %s; memory of this process in its place", path,
-				strerror(-rc));
+	for (int i = 0; i < SIZE_ATTEMPTS; i++) {
+		file->kind = *kind;
+		if (path && sizes)
+			settle_size(file);
+		rc = map_file(file);
+		if (rc != -EMSGSIZE || i + 1 == SIZE_ATTEMPTS)
+			break;
+		/* Somebody made it anew meanwhile. */
+		kvc_mapfile_unmap(&file->kind, &file->mapping);
+	}
+	if (rc == -ENOMEM) {
+		kvc_sharedfile_close(file);
+		return rc;
 	}
 	*out = file;
 	return 0;
@@ -175,6 +332,11 @@ void kvc_sharedfile_close(struct kvc_sharedfile *file)
 void *kvc_sharedfile_memory(const struct kvc_sharedfile *file)
 {
 	return file->mapping.memory;
+}
+
+uint64_t kvc_sharedfile_bytes(const struct kvc_sharedfile *file)
+{
+	return file->kind.file_bytes;
 }
 
 bool kvc_sharedfile_is_shared(const struct kvc_sharedfile *file)

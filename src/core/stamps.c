@@ -22,7 +22,7 @@
 #define POINTS		64u
 #define BUCKETS_MIN	128u
 #define BUCKETS_MAX	(1u << 18)
-#define BYTES_PER_ENTRY UINT64_C(16384) /* of the file system */
+#define BYTES_PER_ENTRY UINT64_C(16384) /* of what the root may hold */
 #define HEADER_BYTES	KVC_SHAREDFILE_HEADER
 
 /* Files older than the clock have times too: hundredths of a second, as many steps before it. */
@@ -65,7 +65,6 @@ _Static_assert(sizeof(struct stamps_file) == 8192, "stamps file");
 struct kvc_stamps {
 	struct kvc_sharedfile *shared;
 	struct stamps_file *file;
-	uint64_t bytes;
 	uint32_t buckets; /* a power of two */
 	unsigned shift;
 };
@@ -77,6 +76,11 @@ static const struct kvc_mapfile_kind stamps_kind = {
 	.header_bytes = HEADER_BYTES,
 };
 
+static bool is_size(uint64_t bytes);
+static void move_stamps(const void *from, uint64_t from_bytes, void *to, uint64_t to_bytes);
+
+static const struct kvc_sharedfile_sizes stamps_sizes = { is_size, move_stamps };
+
 #define LOAD(field)	    atomic_load_explicit(&(field), memory_order_relaxed)
 #define STORE(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
 
@@ -87,9 +91,9 @@ static uint64_t bytes_of(uint32_t buckets)
 	return sizeof(struct stamps_file) + (uint64_t)buckets * sizeof(struct bucket);
 }
 
-static uint32_t buckets_for(uint64_t device_bytes)
+static uint32_t buckets_for(uint64_t held_bytes)
 {
-	const uint64_t wanted = device_bytes / BYTES_PER_ENTRY / ENTRIES;
+	const uint64_t wanted = held_bytes / BYTES_PER_ENTRY / ENTRIES;
 	uint32_t buckets = BUCKETS_MIN;
 
 	while (buckets < BUCKETS_MAX && buckets < wanted)
@@ -97,29 +101,23 @@ static uint32_t buckets_for(uint64_t device_bytes)
 	return buckets;
 }
 
-/* A file that is there keeps its size, whatever the file system has become: 0, there is none. */
-static uint32_t buckets_of_file(const char *path)
+static bool is_size(uint64_t bytes)
 {
-	const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	struct kvc_mapfile_kind kind = stamps_kind;
-	struct kvc_mapfile_header common;
-	uint8_t header[HEADER_BYTES];
-	uint32_t buckets = 0;
-
-	if (fd < 0)
-		return 0;
-	if (pread(fd, &common, sizeof(common), 0) == (ssize_t)sizeof(common))
-		for (uint32_t n = BUCKETS_MIN; n <= BUCKETS_MAX; n *= 2)
-			if (le64toh(common.file_bytes) == bytes_of(n))
-				buckets = n;
-	kind.file_bytes = bytes_of(buckets);
-	if (buckets && kvc_mapfile_check(fd, &kind, header) != 0)
-		buckets = 0;
-	(void)close(fd);
-	return buckets;
+	for (uint32_t n = BUCKETS_MIN; n <= BUCKETS_MAX; n *= 2)
+		if (bytes == bytes_of(n))
+			return true;
+	return false;
 }
 
-int kvc_stamps_open(const char *path, mode_t mode, uint64_t device_bytes, struct kvc_stamps **out)
+/* What is mapped at `file`. */
+static void set_table(struct kvc_stamps *stamps, struct stamps_file *file, uint64_t bytes)
+{
+	stamps->file = file;
+	stamps->buckets = (uint32_t)((bytes - sizeof(*file)) / sizeof(struct bucket));
+	stamps->shift = 64u - (unsigned)__builtin_ctz(stamps->buckets);
+}
+
+int kvc_stamps_open(const char *path, mode_t mode, uint64_t held_bytes, struct kvc_stamps **out)
 {
 	struct kvc_mapfile_kind kind = stamps_kind;
 	struct kvc_stamps *stamps = calloc(1, sizeof(*stamps));
@@ -127,17 +125,14 @@ int kvc_stamps_open(const char *path, mode_t mode, uint64_t device_bytes, struct
 
 	if (!stamps)
 		return -ENOMEM;
-	stamps->buckets = path ? buckets_of_file(path) : 0;
-	if (stamps->buckets == 0)
-		stamps->buckets = buckets_for(device_bytes);
-	stamps->shift = 64u - (unsigned)__builtin_ctz(stamps->buckets);
-	stamps->bytes = kind.file_bytes = bytes_of(stamps->buckets);
-	rc = kvc_sharedfile_open(&kind, path, mode, &stamps->shared);
+	kind.file_bytes = bytes_of(buckets_for(held_bytes));
+	rc = kvc_sharedfile_open(&kind, &stamps_sizes, path, mode, &stamps->shared);
 	if (rc) {
 		free(stamps);
 		return rc;
 	}
-	stamps->file = kvc_sharedfile_memory(stamps->shared);
+	set_table(stamps, kvc_sharedfile_memory(stamps->shared),
+		  kvc_sharedfile_bytes(stamps->shared));
 	*out = stamps;
 	return 0;
 }
@@ -157,7 +152,7 @@ int kvc_stamps_check(struct kvc_stamps *stamps)
 
 uint64_t kvc_stamps_file_bytes(const struct kvc_stamps *stamps)
 {
-	return stamps->bytes;
+	return kvc_sharedfile_bytes(stamps->shared);
 }
 
 /* ---------------------------------------------------------------- clock */
@@ -413,6 +408,40 @@ void kvc_stamps_forget(struct kvc_stamps *stamps, uint64_t g)
 
 	if (entry)
 		STORE(entry->g, 0);
+}
+
+/* Nobody else uses either, and nothing is about to be written. */
+static void move_stamps(const void *from, uint64_t from_bytes, void *to, uint64_t to_bytes)
+{
+	const struct stamps_file *file = from;
+	struct kvc_stamps old, new;
+	uint64_t most;
+
+	set_table(&old, (struct stamps_file *)(uintptr_t)from, from_bytes);
+	set_table(&new, to, to_bytes);
+	most = old.buckets > new.buckets ? old.buckets : new.buckets;
+	STORE(new.file->clock, LOAD(file->clock));
+	STORE(new.file->point_count, count_points(file));
+	for (unsigned i = 0; i < POINTS; i++) {
+		STORE(new.file->points[i].clock, LOAD(file->points[i].clock));
+		STORE(new.file->points[i].wall_ns, LOAD(file->points[i].wall_ns));
+	}
+	for (uint32_t b = 0; b < old.buckets; b++) {
+		const struct bucket *bucket = &file->buckets[b];
+
+		for (unsigned i = 0; i < ENTRIES; i++) {
+			const struct entry *entry = &bucket->entries[i];
+
+			if (LOAD(entry->g) != 0)
+				kvc_stamps_note(&new, LOAD(entry->g),
+						(struct kvc_stamp){ LOAD(entry->stamp),
+								    LOAD(entry->parent) });
+		}
+	}
+	/* A bucket is of a range of groups: one becomes several, or several become one. */
+	for (uint64_t b = 0; b < most; b++)
+		raise_to(&new.file->buckets[b * new.buckets / most].lost,
+			 LOAD(file->buckets[b * old.buckets / most].lost));
 }
 
 uint64_t kvc_stamps_of_file(struct kvc_stamps *stamps, uint64_t g, int64_t modified_ns,

@@ -23,11 +23,12 @@ struct kvc_stamps; /* of one root */
 
 /*
  * kvc_stamps_open
- * @path           "<root>/.kvcellar/stamps", or NULL: memory of this process
- * @device_bytes   of the file system: how many entries a new file gets. 0: not known
+ * @path         "<root>/.kvcellar/stamps", or NULL: memory of this process
+ * @held_bytes   what the root may hold: how many entries there are, unless other processes have a
+ *               file of another size open. 0: not known
  * Errors: -ENOMEM.
  */
-int kvc_stamps_open(const char *path, mode_t mode, uint64_t device_bytes, struct kvc_stamps **out);
+int kvc_stamps_open(const char *path, mode_t mode, uint64_t held_bytes, struct kvc_stamps **out);
 void kvc_stamps_close(struct kvc_stamps *stamps);
 
 /* As kvc_sharedfile_check(). */

@@ -58,7 +58,7 @@ int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 {
 	struct kvc_usage_map *usage = calloc(1, sizeof(*usage));
 
-	if (!usage || kvc_sharedfile_open(&usage_kind, path, mode, &usage->shared) != 0) {
+	if (!usage || kvc_sharedfile_open(&usage_kind, NULL, path, mode, &usage->shared) != 0) {
 		free(usage);
 		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
 	}

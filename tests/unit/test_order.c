@@ -148,6 +148,32 @@ static void test_ghosts_are_shared_and_stay(void **state)
 	kvc_ghost_close(one);
 }
 
+/* The latest 8 of each bucket stay when the list becomes smaller; it becomes larger again. */
+static void test_ghosts_of_another_size(void **state)
+{
+	struct kvc_ghosts *ghosts = ghosts_of("sizes", 1 << 30);
+	const uint64_t step = kvc_ghost_entries(0) << 5; /* one bucket of the smallest list */
+
+	(void)state;
+	for (uint64_t i = 1; i <= 20; i++)
+		kvc_ghost_add(ghosts, i * step);
+	for (uint64_t i = 1; i <= 20; i++)
+		assert_true(kvc_ghost_has(ghosts, i * step));
+	kvc_ghost_close(ghosts);
+	ghosts = ghosts_of("sizes", 0);
+	for (uint64_t i = 1, kept = 0; i <= 20; i++) {
+		kept += kvc_ghost_has(ghosts, i * step);
+		assert_true(i < 20 || kept == 8);
+	}
+	kvc_ghost_close(ghosts);
+	ghosts = ghosts_of("sizes", UINT64_C(1) << 40);
+	for (uint64_t i = 1, kept = 0; i <= 20; i++) {
+		kept += kvc_ghost_has(ghosts, i * step);
+		assert_true(i < 20 || kept == 8);
+	}
+	kvc_ghost_close(ghosts);
+}
+
 static void test_the_list_is_as_large_as_the_device_is_worth(void **state)
 {
 	(void)state;
@@ -167,6 +193,8 @@ int main(void)
 		cmocka_unit_test(test_ghosts_stay),
 		cmocka_unit_test(test_the_earliest_ghost_of_a_bucket_is_forgotten),
 		cmocka_unit_test_setup_teardown(test_ghosts_are_shared_and_stay, make_folder,
+						remove_folder),
+		cmocka_unit_test_setup_teardown(test_ghosts_of_another_size, make_folder,
 						remove_folder),
 		cmocka_unit_test(test_the_list_is_as_large_as_the_device_is_worth),
 	};

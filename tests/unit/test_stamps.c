@@ -219,6 +219,124 @@ static void test_a_file_is_shared(void **state)
 	kvc_stamps_close(b);
 }
 
+static uint64_t count_stamps(const struct kvc_stamps *stamps, uint64_t count)
+{
+	uint64_t kept = 0;
+
+	for (uint64_t i = 0; i < count; i++) {
+		const uint64_t stamp = stamp_of(stamps, group(i));
+
+		assert_true(stamp == 0 || stamp == (i + 1) * KVC_STAMP_STEP);
+		kept += stamp != 0;
+	}
+	return kept;
+}
+
+/* Who opens it as the only one makes it as large as he wants, and what is known stays. */
+static void test_a_file_becomes_another_size(void **state)
+{
+	const uint64_t count = 20000;
+	struct kvc_stamps *stamps = open_stamps("sizes", count * 40000);
+	struct kvc_stamp stamp;
+	uint64_t large, before, point;
+
+	(void)state;
+	kvc_stamps_mark(stamps, NOW_NS, NOW_NS);
+	before = kvc_stamps_take(stamps, (uint32_t)count);
+	point = of_time(stamps, NOW_NS + SECOND, NOW_NS + 2 * SECOND);
+	for (uint64_t i = 0; i < count; i++)
+		note(stamps, group(i), (i + 1) * KVC_STAMP_STEP, i);
+	assert_int_equal(count_stamps(stamps, count), count);
+	large = kvc_stamps_file_bytes(stamps);
+	kvc_stamps_pending_add(stamps, 3, 100);
+	kvc_stamps_close(stamps);
+
+	stamps = open_stamps("sizes", count * 4000); /* the latest stay */
+	assert_true(kvc_stamps_file_bytes(stamps) < large);
+	assert_int_equal(kvc_stamps_now(stamps), before);
+	assert_int_equal(of_time(stamps, NOW_NS + SECOND, NOW_NS + 2 * SECOND), point);
+	assert_int_equal(kvc_stamps_pending_sum(stamps, UINT64_MAX), 0);
+	assert_true(count_stamps(stamps, count) < count);
+	assert_true(stamp_of(stamps, group(count - 1)) != 0);
+	/* What was lost is no later than the latest that found no place. */
+	assert_true(kvc_stamps_of_file(stamps, group(0), NOW_NS + YEAR, NOW_NS + YEAR, NOW_NS) <
+		    count * KVC_STAMP_STEP);
+	kvc_stamps_forget(stamps, group(0));
+	before = count_stamps(stamps, count);
+	kvc_stamps_close(stamps);
+
+	stamps = open_stamps("sizes", count * 40000);
+	assert_int_equal(kvc_stamps_file_bytes(stamps), large);
+	assert_int_equal(count_stamps(stamps, count), before);
+	assert_true(kvc_stamps_find(stamps, group(count - 1), &stamp));
+	assert_int_equal(stamp.parent, count - 1);
+	assert_true(kvc_stamps_of_file(stamps, group(0), NOW_NS + YEAR, NOW_NS + YEAR, NOW_NS) <
+		    count * KVC_STAMP_STEP);
+	kvc_stamps_close(stamps);
+}
+
+/* Two that want different sizes use the same file, whoever comes first, and again after it was
+ * removed. */
+static void test_a_file_in_use_keeps_its_size(void **state)
+{
+	struct kvc_stamps *a = open_stamps("use", UINT64_C(1) << 20), *b, *c;
+	const uint64_t small = kvc_stamps_file_bytes(a);
+
+	(void)state;
+	b = open_stamps("use", UINT64_C(1) << 40);
+	kvc_stamps_close(a);
+	assert_int_equal(kvc_stamps_file_bytes(b), small);
+	c = open_stamps("use", UINT64_C(1) << 32);
+	assert_int_equal(kvc_stamps_file_bytes(c), small);
+	assert_int_equal(unlink(in_folder("use")), 0);
+	assert_int_equal(kvc_stamps_check(c), 1);
+	assert_int_equal(kvc_stamps_check(b), 1);
+	assert_int_equal(kvc_stamps_check(c), 0);
+	note(b, group(1), 80, 0);
+	assert_int_equal(stamp_of(c, group(1)), 80);
+	/* A file of another size in its place is not theirs, and is left alone. */
+	assert_int_equal(unlink(in_folder("use")), 0);
+	a = open_stamps("use", UINT64_C(1) << 32);
+	assert_int_equal(kvc_stamps_check(b), 0);
+	note(a, group(2), 80, 0);
+	assert_int_equal(stamp_of(b, group(2)), 0);
+	kvc_stamps_close(b);
+	kvc_stamps_close(c);
+	b = open_stamps("use", 0);
+	assert_int_equal(kvc_stamps_file_bytes(a), kvc_stamps_file_bytes(b));
+	assert_int_equal(stamp_of(b, group(2)), 80);
+	kvc_stamps_close(a);
+	kvc_stamps_close(b);
+}
+
+/* Processes that open and close it, each in a size of its own: the table stays whole. */
+static void test_sizes_of_many_processes(void **state)
+{
+	struct kvc_stamps *stamps = open_stamps("many", 0);
+	pid_t children[4];
+	int status;
+
+	(void)state;
+	note(stamps, group(1), 80, group(2));
+	kvc_stamps_close(stamps);
+	for (unsigned i = 0; i < 4; i++) {
+		children[i] = fork();
+		assert_true(children[i] >= 0);
+		for (unsigned k = 0; children[i] == 0 && k < 60; k++) {
+			stamps = open_stamps("many", UINT64_C(1) << (20 + 3 * i));
+			if (stamp_of(stamps, group(1)) != 80)
+				_exit(1);
+			kvc_stamps_close(stamps);
+			if (k == 59)
+				_exit(0);
+		}
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+		assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	}
+}
+
 static void test_a_file_that_was_removed(void **state)
 {
 	struct kvc_stamps *stamps = open_stamps("removed", 0);
@@ -272,6 +390,12 @@ int main(void)
 		cmocka_unit_test(test_jumps_of_the_clock),
 		cmocka_unit_test(test_files_from_the_future),
 		cmocka_unit_test_setup_teardown(test_a_file_is_shared, make_folder, remove_folder),
+		cmocka_unit_test_setup_teardown(test_a_file_becomes_another_size, make_folder,
+						remove_folder),
+		cmocka_unit_test_setup_teardown(test_a_file_in_use_keeps_its_size, make_folder,
+						remove_folder),
+		cmocka_unit_test_setup_teardown(test_sizes_of_many_processes, make_folder,
+						remove_folder),
 		cmocka_unit_test_setup_teardown(test_a_file_that_was_removed, make_folder,
 						remove_folder),
 		cmocka_unit_test_setup_teardown(test_threads, make_folder, remove_folder),
