@@ -22,7 +22,7 @@
 #define POINTS		64u
 #define BUCKETS_MIN	128u
 #define BUCKETS_MAX	(1u << 18)
-#define BYTES_PER_ENTRY UINT64_C(4096) /* of what the root may hold: small objects, not all full */
+#define BYTES_PER_ENTRY UINT64_C(2048) /* of what the root may hold: small objects, not all full */
 #define HEADER_BYTES	KVC_SHAREDFILE_HEADER
 
 /* Files older than the clock have times too: hundredths of a second, as many steps before it. */

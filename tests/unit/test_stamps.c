@@ -251,7 +251,7 @@ static void test_a_file_becomes_another_size(void **state)
 	kvc_stamps_pending_add(stamps, 3, 100);
 	kvc_stamps_close(stamps);
 
-	stamps = open_stamps("sizes", count * 500); /* the latest stay */
+	stamps = open_stamps("sizes", count * 250); /* the latest stay */
 	assert_true(kvc_stamps_file_bytes(stamps) < large);
 	assert_int_equal(kvc_stamps_now(stamps), before);
 	assert_int_equal(of_time(stamps, NOW_NS + SECOND, NOW_NS + 2 * SECOND), point);
