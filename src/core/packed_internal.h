@@ -442,8 +442,8 @@ int kvc_packed_segment_retire(struct kvc_packed_segment *segment);
 _Atomic(struct kvc_packed_segment *) *kvc_packed_segment_cell(struct kvc_packed_arena *arena,
 							      uint32_t number);
 
-/* Whether files of so many bytes may be added. */
-bool kvc_packed_may_add(struct kvc_packed *packed, uint64_t bytes);
+/* Whether files of so many bytes may be added; or might, if all segments of now were given back. */
+bool kvc_packed_may_add(struct kvc_packed *packed, uint64_t bytes, bool instead_of_all);
 
 /* Unmaps one whose data is closed. */
 void kvc_packed_segment_free(struct kvc_packed_segment *segment);

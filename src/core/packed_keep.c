@@ -130,20 +130,7 @@ bool kvc_packed_arena_broken(struct kvc_packed_arena *arena)
 /* Whether one of this arena could have its place if all others were gone. */
 static bool could_fit(struct kvc_packed_arena *arena)
 {
-	const struct kvc_packed *packed = arena->packed;
-	const struct kvc_root *root = packed->root;
-	const uint64_t bytes = kvc_packed_segment_file_bytes(arena);
-	struct kvc_usage usage = { .size = sizeof(usage) };
-	uint64_t files_bytes = 0;
-
-	kvc_usage_total(root->usage, &files_bytes, NULL);
-	if (files_bytes + bytes > packed->capacity_bytes)
-		return false;
-	if (packed->floor_bytes == 0 ||
-	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0)
-		return true;
-	return usage.free_bytes + kvc_packed_hint(&packed->shm->segment_bytes) >=
-	       packed->floor_bytes + bytes;
+	return kvc_packed_may_add(arena->packed, kvc_packed_segment_file_bytes(arena), true);
 }
 
 int kvc_packed_steal(struct kvc_packed_arena *arena)

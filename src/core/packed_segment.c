@@ -256,20 +256,21 @@ struct kvc_packed_name *kvc_packed_names(struct kvc_packed_segment *segment)
 
 /* ---------------------------------------------------------------- adding */
 
-bool kvc_packed_may_add(struct kvc_packed *packed, uint64_t bytes)
+bool kvc_packed_may_add(struct kvc_packed *packed, uint64_t bytes, bool instead_of_all)
 {
 	const struct kvc_root *root = packed->root;
+	const uint64_t segments = kvc_packed_hint(&packed->shm->segment_bytes);
+	const uint64_t stay = instead_of_all ? 0 : segments;
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	uint64_t files_bytes = 0;
 
 	kvc_usage_total(root->usage, &files_bytes, NULL);
-	if (kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes + bytes >
-	    packed->capacity_bytes)
+	if (stay + files_bytes + bytes > packed->capacity_bytes)
 		return false;
 	if (packed->floor_bytes == 0 ||
 	    root->backend->module->ops.usage(root->handle, &usage) < 0 || usage.total_bytes == 0)
 		return true;
-	return usage.free_bytes >= bytes && usage.free_bytes - bytes >= packed->floor_bytes;
+	return usage.free_bytes + (segments - stay) >= packed->floor_bytes + bytes;
 }
 
 static int create_mapped(struct kvc_packed_arena *arena, const struct kvc_mapfile_kind *like,
@@ -409,14 +410,14 @@ int kvc_packed_segment_add(struct kvc_packed_arena *arena)
 	int rc;
 
 	if (packed->read_only || atomic_load(&packed->gone) ||
-	    !kvc_packed_may_add(packed, kvc_packed_segment_file_bytes(arena)))
+	    !kvc_packed_may_add(packed, kvc_packed_segment_file_bytes(arena), false))
 		return -ENOSPC;
 	rc = kvc_packed_changes_begin(packed);
 	if (rc)
 		return rc;
 	/* Several that found nothing free: one adds for all. */
 	if (atomic_load(&arena->record->segments) == seen) {
-		rc = kvc_packed_may_add(packed, kvc_packed_segment_file_bytes(arena)) ?
+		rc = kvc_packed_may_add(packed, kvc_packed_segment_file_bytes(arena), false) ?
 			     add_locked(arena) :
 			     -ENOSPC;
 		if (rc && rc != -ENOSPC)

@@ -95,8 +95,8 @@ static int path_of(const struct kvc_root *root, const char *id, char *out, size_
 	return length > 0 && (size_t)length < bytes ? 0 : -ENAMETOOLONG;
 }
 
-/* The hashes that are pinned: their number, or a negative errno. */
-static int read_folder(const struct kvc_root *root, uint64_t found[KVC_PINS_MAX])
+/* The hashes that are pinned: their number, or a negative errno. *out_more: there are others. */
+static int read_folder(const struct kvc_root *root, uint64_t found[KVC_PINS_MAX], bool *out_more)
 {
 	char path[PATH_MAX];
 	struct dirent *entry;
@@ -108,9 +108,14 @@ static int read_folder(const struct kvc_root *root, uint64_t found[KVC_PINS_MAX]
 	folder = opendir(path);
 	if (!folder)
 		return errno == ENOENT ? 0 : -errno;
-	while ((entry = readdir(folder)) != NULL && count < (int)KVC_PINS_MAX)
-		if (kvc_folder_is_namespace(entry->d_name))
-			found[count++] = kvc_folder_ns_hash(entry->d_name);
+	while ((entry = readdir(folder)) != NULL) {
+		if (!kvc_folder_is_namespace(entry->d_name))
+			continue;
+		*out_more = count == (int)KVC_PINS_MAX;
+		if (*out_more)
+			break;
+		found[count++] = kvc_folder_ns_hash(entry->d_name);
+	}
 	(void)closedir(folder);
 	return count;
 }
@@ -118,12 +123,18 @@ static int read_folder(const struct kvc_root *root, uint64_t found[KVC_PINS_MAX]
 void kvc_pin_look(struct kvc_root *root)
 {
 	uint64_t found[KVC_PINS_MAX];
+	bool more = false;
 	int count;
 
 	if (!root->attributes.local_path)
 		return;
 	pthread_mutex_lock(&root->pin_lock);
-	count = read_folder(root, found);
+	count = read_folder(root, found, &more);
+	if (more && !root->pin_told)
+		kvc_log(KVC_LOG_WARNING,
+			"%s/" FOLDER " has more than %u namespaces: the others are not kept",
+			root->location, KVC_PINS_MAX);
+	root->pin_told = more;
 	/* What cannot be read just now may still be pinned. */
 	for (unsigned i = 0; count >= 0 && i < atomic_load(&root->pin_count); i++) {
 		const uint64_t pin = atomic_load(&root->pins[i]);

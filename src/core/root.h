@@ -80,6 +80,7 @@ struct kvc_root {
 	struct kvc_ghosts *ghosts;
 	struct kvc_tenants *tenants; /* NULL: nobody has a share */
 	pthread_mutex_t pin_lock;    /* of changing them */
+	bool pin_told;		     /* that there are too many */
 	atomic_uint pin_count;
 	_Atomic uint64_t pins[KVC_PINS_MAX]; /* namespace hashes, 0: free */
 

@@ -6,6 +6,8 @@
 #include "core/pin.h"
 #include "core/store.h"
 
+#include <sys/stat.h>
+
 #define WAIT_S 20
 #define OTHERS ((size_t)12 << 20)
 
@@ -185,6 +187,29 @@ static void only_pinned_things(void **state)
 	assert_true(full > 0);
 	assert_int_equal(get_many(&fix, "keys", 500), 500);
 	fix_end(&other);
+	fix_close(&fix);
+}
+
+/* What pins others made by hand: as many as are kept stay, and a warning tells of the rest. */
+static void more_pins_than_are_kept(void **state)
+{
+	const char *root = root_with("packed-order", "keys", 50);
+	char path[PATH_BYTES];
+	struct fix fix;
+
+	(void)state;
+	text_make(path, sizeof(path), "%s/.kvcellar/pins", root);
+	assert_int_equal(mkdir(path, 0700), 0);
+	for (unsigned i = 0; i < KVC_PINS_MAX + 1; i++) {
+		text_make(path, sizeof(path), "%s/.kvcellar/pins/model-%016x", root, i + 1);
+		file_write(path, "", 0);
+	}
+	log_capture();
+	fix_open(&fix, root, NULL);
+	kvc_pin_look(fix.store->roots[0]);
+	assert_int_equal(log_count(KVC_LOG_WARNING, "/.kvcellar/pins", "more than 64"), 1);
+	assert_int_equal(kvc_pin_count(fix.store->roots[0]), KVC_PINS_MAX);
+	kvc_log_set(NULL, NULL, 0);
 	fix_close(&fix);
 }
 
@@ -411,6 +436,7 @@ int main(void)
 		cmocka_unit_test(a_chain_goes_from_its_end),
 		cmocka_unit_test(what_is_pinned_stays),
 		cmocka_unit_test(only_pinned_things),
+		cmocka_unit_test(more_pins_than_are_kept),
 		cmocka_unit_test(a_tenant_keeps_to_its_share),
 		cmocka_unit_test(a_page_goes_with_all_its_parts),
 		cmocka_unit_test(others_fill_the_disk),
