@@ -92,7 +92,7 @@ struct kvc_packed {
 	struct kvc_packed_intents *intents; /* NULL: read-only */
 	uint32_t entry;			    /* of this opening in shm->processes */
 	bool read_only;
-	bool private_index; /* read-only after a reboot: rebuilt in memory of this process */
+	bool private_index; /* read-only, and rebuilt in memory of this process */
 	bool rebuilt;
 	bool rebuilding;    /* nobody else is there */
 	atomic_bool looked; /* for dead processes, since it was opened */
