@@ -34,6 +34,7 @@
 #define BEAT_S		  10
 #define SWEEP_PAUSE_MAX	  64u /* ticks */
 #define FOREIGN_S	  60  /* without a heartbeat another host is taken for gone */
+#define INDEX_WAIT_NS	  (UINT64_C(1) * 1000000000) /* while a writer makes a new root's */
 
 static const struct kvc_mapfile_kind shm_kind = {
 	.magic = { 'K', 'V', 'C', 'P', 'K', 'R', '\r', '\n' },
@@ -333,31 +334,89 @@ static int begin_writing(struct kvc_packed *packed)
 		if (rc != -EAGAIN)
 			return rc;
 		if (kvc_now_ns() >= deadline_ns)
-			return kvc_fail(-EBUSY,
-					"%s: its index is of an earlier boot and can only be made "
-					"again when the processes that read from it have ended",
-					packed->root->location);
+			return kvc_fail(
+				-EBUSY,
+				"%s: its index is of an earlier boot, or lost, and can only "
+				"be made again when the processes that read from it have "
+				"ended",
+				packed->root->location);
 		(void)nanosleep(&pause, NULL);
 	}
 }
 
-/* A reader changes nothing. After a reboot it keeps what is whole for itself. */
-static int begin_reading(struct kvc_packed *packed)
+static int open_lock(struct kvc_packed *packed)
 {
-	int rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false,
-				      kvc_now_ns() + USERS_WAIT_NS);
+	const int rc =
+		kvc_packed_lock_open(packed->dir, LOCK_NAME, packed->read_only, &packed->lock);
+
+	return rc && rc != -ENOENT ? tell_file(packed, LOCK_NAME, rc) : rc;
+}
+
+/* As one of the users. -ENOENT: root.lock or root.shm is not there. */
+static int join_reading(struct kvc_packed *packed)
+{
+	int rc = packed->lock ? 0 : open_lock(packed);
 
 	if (!rc)
-		rc = shm_map(packed);
-	if (is_damage(rc))
-		rc = tell_file(packed, SHM_NAME, rc);
-	if (rc || is_this_boot(packed))
+		rc = kvc_packed_lock_wait(packed->lock, KVC_PACKED_LOCK_USERS, false,
+					  kvc_now_ns() + USERS_WAIT_NS);
+	return rc ? rc : shm_map(packed);
+}
+
+/* A new root is there before its index is: who makes it just now gets the time for that. */
+static int wait_for_index(struct kvc_packed *packed)
+{
+	const uint64_t deadline_ns = kvc_now_ns() + INDEX_WAIT_NS;
+	const struct timespec pause = kvc_timespec(USERS_PAUSE_NS);
+
+	for (;;) {
+		const int rc = join_reading(packed);
+
+		if (rc != -ENOENT || kvc_now_ns() >= deadline_ns)
+			return rc;
+		if (packed->lock)
+			kvc_packed_lock_release(packed->lock, KVC_PACKED_LOCK_USERS);
+		(void)nanosleep(&pause, NULL);
+	}
+}
+
+/* In the place of root.shm: its maker died before it came to that, or others removed it. */
+static int shm_of_our_own(struct kvc_packed *packed)
+{
+	const int rc = kvc_packed_map_zeros(sizeof(*packed->shm), &packed->shm_map);
+
+	if (rc)
 		return rc;
-	kvc_packed_map_close(&packed->shm_map);
+	packed->shm = packed->shm_map.memory;
+	memcpy(packed->shm->uuid, packed->root->uuid, sizeof(packed->shm->uuid));
+	kvc_log(KVC_LOG_WARNING,
+		"%s: its index is not there: what lies in its folders is read, and nothing that "
+		"is stored from now on; who opens the root to write makes it again",
+		packed->root->location);
+	return 0;
+}
+
+/* A reader changes nothing. After a reboot, or without an index, it keeps what is whole for
+ * itself. */
+static int begin_reading(struct kvc_packed *packed)
+{
+	int rc = wait_for_index(packed);
+
+	if (is_damage(rc))
+		return tell_file(packed, SHM_NAME, rc);
+	if (rc && rc != -ENOENT)
+		return rc;
+	if (rc == 0 && is_this_boot(packed))
+		return 0;
 	packed->private_index = true;
-	rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, NULL, KVC_PACKED_MAP_PRIVATE,
-				 &packed->broken, &packed->shm_map);
-	packed->shm = rc ? NULL : packed->shm_map.memory;
+	if (rc == 0) {
+		kvc_packed_map_close(&packed->shm_map);
+		rc = kvc_packed_map_open(packed->dir, SHM_NAME, &shm_kind, NULL,
+					 KVC_PACKED_MAP_PRIVATE, &packed->broken, &packed->shm_map);
+		packed->shm = rc ? NULL : packed->shm_map.memory;
+	} else {
+		rc = shm_of_our_own(packed);
+	}
 	if (!rc)
 		rc = kvc_packed_rebuild(packed);
 	packed->rebuilt = !rc;
@@ -664,10 +723,8 @@ static int open_files(struct kvc_packed *packed)
 
 	memcpy(params.uuid, root->uuid, sizeof(params.uuid));
 	rc = kvc_packed_dir_open(&params, &packed->dir);
-	if (rc)
-		return rc;
-	rc = kvc_packed_lock_open(packed->dir, LOCK_NAME, packed->read_only, &packed->lock);
-	return rc && rc != -ENOENT ? tell_file(packed, LOCK_NAME, rc) : rc;
+	/* A reader opens it when it is there. */
+	return rc || packed->read_only ? rc : open_lock(packed);
 }
 
 static void plugin_step(void *context, const char *step)

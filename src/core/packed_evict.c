@@ -72,26 +72,45 @@ static void group_one(void *context, struct kvc_packed_segment *segment, uint32_
 	group_slot(context, segment, number, fields->state);
 }
 
-static void group_in(struct kvc_packed_arena *arena, struct group *group)
-{
-	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
-
-	for (uint32_t left = lanes; left; left &= left - 1)
-		kvc_packed_each_of_group(arena, group->g, (uint32_t)__builtin_ctz(left), group_one,
-					 group);
-}
-
 /* A group lies in all arenas of its namespace. */
-static void group_all(struct kvc_packed_arena *arena, struct group *group)
+static void each_of_group(struct kvc_packed_arena *arena, uint64_t g, kvc_packed_slot_fn fn,
+			  void *context)
 {
 	kvc_packed_refresh(arena->packed);
 	for (struct kvc_packed_arena *a =
 		     atomic_load_explicit(&arena->packed->arenas, memory_order_acquire);
-	     a; a = a->next)
-		if (a->ns_hash == arena->ns_hash)
-			group_in(a, group);
+	     a; a = a->next) {
+		uint32_t lanes = atomic_load_explicit(&a->record->lanes, memory_order_relaxed);
+
+		for (; a->ns_hash == arena->ns_hash && lanes; lanes &= lanes - 1)
+			kvc_packed_each_of_group(a, g, (uint32_t)__builtin_ctz(lanes), fn, context);
+	}
+}
+
+static void group_all(struct kvc_packed_arena *arena, struct group *group)
+{
+	each_of_group(arena, group->g, group_one, group);
 	if (group->end)
 		kvc_ghost_add(arena->packed->root->ghosts, group->g);
+}
+
+static void note_latest(void *context, struct kvc_packed_segment *segment, uint32_t number,
+			const struct kvc_packed_fields *fields)
+{
+	const uint64_t used =
+		atomic_load_explicit(&segment->stamps[number], memory_order_relaxed) >> 1;
+	uint64_t *latest = context;
+
+	(void)fields;
+	*latest = used > *latest ? used : *latest;
+}
+
+uint64_t kvc_packed_group_used(struct kvc_packed_arena *arena, uint64_t g)
+{
+	uint64_t latest = 0;
+
+	each_of_group(arena, g, note_latest, &latest);
+	return latest;
 }
 
 /* ---------------------------------------------------------------- what goes first */

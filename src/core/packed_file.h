@@ -59,7 +59,7 @@ int kvc_packed_dir_list(struct kvc_packed_dir *dir, const char *folder,
 struct kvc_packed_map {
 	void *memory;
 	uint64_t bytes;
-	int fd;		  /* of the file, -1 after kvc_packed_map_close_fd() */
+	int fd;		  /* of the file, -1 after kvc_packed_map_close_fd(), or: none */
 	bool memory_file; /* of a root in memory */
 	atomic_bool *broken;
 	struct kvc_guard *guard;
@@ -89,6 +89,9 @@ int kvc_packed_map_create(struct kvc_packed_dir *dir, const char *name,
 int kvc_packed_map_open(struct kvc_packed_dir *dir, const char *name,
 			const struct kvc_mapfile_kind *kind, uint8_t *header, unsigned flags,
 			atomic_bool *broken, struct kvc_packed_map *out);
+
+/* Zeroed memory of this process, with no file. -ENOMEM. */
+int kvc_packed_map_zeros(uint64_t bytes, struct kvc_packed_map *out);
 
 /* Closes the descriptor, keeps the memory. close: both; nothing of it may be in use. */
 void kvc_packed_map_close_fd(struct kvc_packed_map *map);

@@ -92,7 +92,7 @@ struct kvc_packed {
 	struct kvc_packed_intents *intents; /* NULL: read-only */
 	uint32_t entry;			    /* of this opening in shm->processes */
 	bool read_only;
-	bool private_index; /* read-only after a reboot: rebuilt in memory of this process */
+	bool private_index; /* read-only, and rebuilt in memory of this process */
 	bool rebuilt;
 	bool rebuilding;    /* nobody else is there */
 	atomic_bool looked; /* for dead processes, since it was opened */
@@ -289,6 +289,13 @@ bool kvc_packed_arena_recount(struct kvc_packed_arena *arena);
  * 1/16. */
 uint64_t kvc_packed_reserve(const struct kvc_packed_arena *arena);
 
+/* The most slots of the arena that become free at once for a set that finds none, its own with
+ * them: those of a segment, or of some groups, the last of which may have one in each lane. */
+uint64_t kvc_packed_room(const struct kvc_packed_arena *arena);
+
+/* Time of the latest use of the objects of a group; 0: there are none. */
+uint64_t kvc_packed_group_used(struct kvc_packed_arena *arena, uint64_t g);
+
 uint64_t kvc_packed_random(struct kvc_packed *packed);
 
 /* ---------------------------------------------------------------- packed_table.c */
@@ -466,7 +473,7 @@ int kvc_packed_retire_coldest(struct kvc_packed *packed);
 /* A page of a segment or of the table was lost. */
 bool kvc_packed_arena_broken(struct kvc_packed_arena *arena);
 
-/* Takes a segment of another arena of which everything was used before all that this one holds:
+/* Takes a segment of another arena of which every group was used before all that this one holds:
  * true when `arena` has one more. Asks seldom when there is none. */
 bool kvc_packed_take_colder(struct kvc_packed_arena *arena);
 

@@ -25,6 +25,14 @@
 
 /* ---------------------------------------------------------------- between arenas */
 
+/* One of AGE_SAMPLES slots that are looked at: all, where these are not more. */
+static uint32_t sample(const struct kvc_packed_segment *segment, unsigned i)
+{
+	return segment->slots <= AGE_SAMPLES ?
+		       i % segment->slots :
+		       (uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
+}
+
 /* The latest and the earliest use among some slots of a segment; 0 slots live: as cold as can
  * be. */
 static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, uint64_t *earliest)
@@ -32,8 +40,7 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 	*latest = 0;
 	*earliest = UINT64_MAX;
 	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
-		const uint32_t s =
-			(uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
+		const uint32_t s = sample(segment, i);
 		uint64_t stamp;
 
 		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
@@ -42,6 +49,24 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 		*latest = stamp > *latest ? stamp : *latest;
 		*earliest = stamp < *earliest ? stamp : *earliest;
 	}
+}
+
+/* The latest use of the groups of some slots, which go with the segment; `limit` or more when one
+ * was not used before that. */
+static uint64_t groups_used(struct kvc_packed_segment *segment, uint64_t limit)
+{
+	uint64_t latest = 0;
+
+	for (unsigned i = 0; i < AGE_SAMPLES && latest < limit; i++) {
+		struct kvc_packed_fields fields;
+		uint64_t used;
+
+		if (!kvc_packed_read(&segment->headers[sample(segment, i)], &fields))
+			continue;
+		used = kvc_packed_group_used(segment->arena, fields.g);
+		latest = used > latest ? used : latest;
+	}
+	return latest;
 }
 
 /* Of very many segments a part is looked at, another one each time. */
@@ -55,19 +80,21 @@ static uint32_t first_of(struct kvc_packed_arena *arena)
 	return 1 + (uint32_t)(kvc_packed_random(arena->packed) % step_of(arena));
 }
 
-/* The segment of an arena that was used least lately; NULL: it has none. */
-static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t *out_latest)
+/* The segment of an arena that was used least lately, if that was before `limit`; NULL: it has
+ * none. A segment goes by its groups, which are only looked at where it would be taken. */
+static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uint64_t limit,
+					     uint64_t *out_latest)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments), step = step_of(arena);
 	const uint64_t now_ns = kvc_now_ns();
 	struct kvc_packed_segment *coldest = NULL;
 
-	*out_latest = UINT64_MAX;
+	*out_latest = limit;
 	if (kvc_pin_has(arena->packed->root, arena->ns_hash))
 		return NULL;
 	for (uint32_t n = first_of(arena); n <= segments; n += step) {
 		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
-		uint64_t latest, earliest;
+		uint64_t latest, earliest, groups = 0;
 
 		if (!segment || atomic_load(&segment->hdr->retired) == RETIRED_REMOVED ||
 		    atomic_load_explicit(&segment->busy_until_ns, memory_order_relaxed) > now_ns)
@@ -75,6 +102,9 @@ static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uin
 		segment_age(segment, &latest, &earliest);
 		if (atomic_load(&segment->hdr->retired) == RETIRED_MARKED)
 			latest = 0; /* was begun: to be finished first */
+		else if (latest < *out_latest)
+			groups = groups_used(segment, *out_latest);
+		latest = groups > latest ? groups : latest;
 		if (latest < *out_latest) {
 			*out_latest = latest;
 			coldest = segment;
@@ -95,8 +125,8 @@ static struct kvc_packed_segment *coldest_but(struct kvc_packed *packed,
 
 		if (a == but)
 			continue;
-		segment = coldest_of(a, &latest);
-		if (segment && latest < limit) {
+		segment = coldest_of(a, limit, &latest);
+		if (segment) {
 			limit = latest;
 			coldest = segment;
 		}
@@ -184,8 +214,7 @@ static uint64_t mean_use(struct kvc_packed_segment *segment)
 	uint64_t sum = 0, count = 0;
 
 	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
-		const uint32_t s =
-			(uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
+		const uint32_t s = sample(segment, i);
 
 		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
 			continue;
@@ -284,7 +313,8 @@ static bool may_take(struct kvc_packed_arena *arena)
 	return others && could_fit(arena);
 }
 
-/* A segment of an arena that is colder than everything that this one, which has to evict, holds. */
+/* A segment of an arena whose groups are colder than everything that this one, which has to evict,
+ * holds. */
 bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments), step = step_of(arena);

@@ -125,6 +125,17 @@ int kvc_packed_map_open(struct kvc_packed_dir *dir, const char *name,
 	return 0;
 }
 
+int kvc_packed_map_zeros(uint64_t bytes, struct kvc_packed_map *out)
+{
+	void *memory =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		return -errno;
+	*out = (struct kvc_packed_map){ .memory = memory, .bytes = bytes, .fd = -1 };
+	return 0;
+}
+
 void kvc_packed_map_close_fd(struct kvc_packed_map *map)
 {
 	if (!map->memory || map->fd < 0)
@@ -137,7 +148,8 @@ void kvc_packed_map_close(struct kvc_packed_map *map)
 {
 	if (!map->memory)
 		return;
-	kvc_guard_remove(map->guard);
+	if (map->guard)
+		kvc_guard_remove(map->guard);
 	(void)munmap(map->memory, map->bytes);
 	kvc_packed_map_close_fd(map);
 	*map = (struct kvc_packed_map){ .fd = -1 };

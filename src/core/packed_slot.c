@@ -481,6 +481,15 @@ static int search_for_all(struct kvc_packed_arena *arena)
 	return rc;
 }
 
+uint64_t kvc_packed_room(const struct kvc_packed_arena *arena)
+{
+	const struct kvc_packed_record *record = arena->record;
+	const uint32_t lanes = atomic_load_explicit(&record->lanes, memory_order_relaxed);
+	const uint64_t evicted = EVICT_AT_ONCE - 1 + (uint64_t)__builtin_popcount(lanes);
+
+	return evicted > record->segment_slots ? evicted : record->segment_slots;
+}
+
 /* No bit was found: a new segment, an eviction, or what a search brings, in the order of what they
  * cost. */
 static int make_room(struct kvc_packed_arena *arena)

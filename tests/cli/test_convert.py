@@ -182,6 +182,33 @@ class Convert(support.Case):
         self.assertEqual(self.objects(), [])
         self.check(run("-D", self.target, "verify", "-q"), DONE)
 
+    def test_a_root_whose_index_is_not_made_yet(self):
+        """Who makes a root may be killed between root.json and the index."""
+        count = self.fill()
+        names = self.names(self.root)
+        self.check(run("-D", self.target, "-s", "storage_layout=packed", "-s", "capacity=64MiB",
+                       "put", "seed", stdin=b""), DONE)
+        self.check(run("-D", self.target, "rm", "seed", "-q"), DONE)
+        for name in os.listdir(self.target):
+            if name != ".kvcellar":
+                shutil.rmtree(os.path.join(self.target, name))
+        housekeeping = os.path.join(self.target, ".kvcellar")
+        for name in os.listdir(housekeeping):
+            path = os.path.join(housekeeping, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif name != "root.json":
+                os.unlink(path)
+        self.assertEqual(self.listed(self.target), [])
+        self.assertEqual(os.listdir(housekeeping), ["root.json"])
+        self.assertEqual(self.convert(*PACKED, "--move")["converted"], count)
+        self.assertEqual(self.names(self.target), names)
+        # What lies in the slots is read without it, too.
+        shutil.rmtree(os.path.join(housekeeping, "packed"))
+        self.assertEqual(self.names(self.target), names)
+        self.assertFalse(os.path.exists(os.path.join(housekeeping, "packed")))
+        self.check(run("-D", self.target, "verify", "-q"), DONE)
+
     def test_what_was_moved_is_counted(self):
         count = self.fill()
         self.convert(*PACKED)

@@ -275,6 +275,53 @@ static void a_page_goes_with_all_its_parts(void **state)
 	fix_close(&fix);
 }
 
+/* Whether others hold something colder is looked for seldom; here whenever there is need. */
+static void look_again(struct kvc_packed *packed)
+{
+	for (struct kvc_packed_arena *arena = atomic_load(&packed->arenas); arena;
+	     arena = arena->next)
+		atomic_store(&arena->colder_after_ns, 0);
+}
+
+/* A segment of another size is not cold when pages of its keys were stored here since. */
+static void what_was_just_stored_keeps_its_other_parts(void **state)
+{
+	const char *root = folder_new("packed-order");
+	const struct pages_params params = { .name = "mamba",
+					     .count = BATCH,
+					     .part_bytes = { 3 * PAGE } };
+	/* The first segment makes room for the first of them; these lie in the next one. */
+	const size_t first = 6 * BATCH, last = 14 * BATCH, in_second = 10 * BATCH;
+	struct kvc_result results[BATCH];
+	struct fix fix, mamba;
+	struct keys keys;
+
+	(void)state;
+	fix_open(&fix, root, NULL);
+	end_keeper(packed_of(fix.store, 0));
+	mamba = fix;
+	pages_open(&mamba.pages, fix.ns, &params);
+	assert_int_equal(set_many(&fix, "keys", 70 * BATCH), 70 * BATCH);
+	keys_make(&keys, "keys", 70 * BATCH);
+	for (size_t from = first; from < last; from += BATCH) {
+		pages_fill_keys(&mamba.pages, keys.keys + from, BATCH);
+		look_again(packed_of(fix.store, 0));
+		batch(fix.store, &mamba.pages, KVC_SET, keys.keys + from, BATCH, 0, results);
+		expect_all(results, BATCH, KVC_OK);
+	}
+	for (size_t from = first; from < last; from += BATCH) {
+		batch(fix.store, &mamba.pages, KVC_EXISTS, keys.keys + from, BATCH, 0, results);
+		expect_all(results, BATCH, KVC_OK);
+		batch(fix.store, &fix.pages, KVC_EXISTS, keys.keys + from, BATCH, 0, results);
+		if (from < in_second)
+			expect_all(results, BATCH, KVC_OK);
+	}
+	(void)packed_check(fix.store);
+	keys_free(&keys);
+	pages_close(&mamba.pages);
+	fix_close(&fix);
+}
+
 /* ---------------------------------------------------------------- space of others */
 
 static uint64_t segment_bytes(const struct fix *fix)
@@ -439,6 +486,7 @@ int main(void)
 		cmocka_unit_test(more_pins_than_are_kept),
 		cmocka_unit_test(a_tenant_keeps_to_its_share),
 		cmocka_unit_test(a_page_goes_with_all_its_parts),
+		cmocka_unit_test(what_was_just_stored_keeps_its_other_parts),
 		cmocka_unit_test(others_fill_the_disk),
 		cmocka_unit_test(the_disk_gets_segments_back),
 		cmocka_unit_test(a_full_disk_is_opened),

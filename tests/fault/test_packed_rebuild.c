@@ -566,6 +566,55 @@ static void a_reader_changes_nothing(void **state)
 	check_whole(root, UINT64_C(0xffff) << 16);
 }
 
+/* Its maker was killed before it had made the index, or the files were removed. */
+static void a_reader_does_without_an_index(void **state)
+{
+	static const char *const lost[] = { SHM, KVC_PACKED_FOLDER "/root.lock" };
+	const char *root = root_new("no-index");
+	uint64_t before;
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct opened opened;
+		char path[PATH_BYTES];
+
+		text_make(path, sizeof(path), "%s/%s", root, lost[i]);
+		assert_int_equal(unlink(path), 0);
+		before = folder_digest(root);
+		if (index_open(root, CAPACITY, true, &opened))
+			fail_msg("%s", kvc_last_error());
+		assert_true(opened.packed->rebuilt);
+		for (uint64_t k = 0; k < OBJECTS; k++)
+			check_found(arena_of(&opened, false), k);
+		assert_int_equal(slots_count(arena_of(&opened, false)).count[KVC_PACKED_LIVE],
+				 OBJECTS);
+		must_close(&opened);
+		assert_true(folder_digest(root) == before);
+	}
+	check_whole(root, 0);
+}
+
+static void a_reader_of_a_root_that_is_just_begun(void **state)
+{
+	const char *root = folder_new("begun");
+	const struct setup setup = { .plugin = "posix",
+				     .engine = "threads",
+				     .roots = root,
+				     .buffered = true,
+				     .flags = KVC_OPEN_NO_SELFTEST,
+				     .settings = { "storage_layout=files", "min_free=0" } };
+	struct opened opened;
+
+	(void)state;
+	store_must_close(setup_must_open(&setup));
+	if (index_open(root, CAPACITY, true, &opened))
+		fail_msg("%s", kvc_last_error());
+	assert_null(arena_of(&opened, false));
+	must_close(&opened);
+	assert_false(is_there(root, KVC_PACKED_FOLDER));
+	folder_remove(root);
+}
+
 struct writer {
 	const char *root;
 	struct opened opened;
@@ -630,6 +679,8 @@ int main(void)
 		cmocka_unit_test(segments_of_another_root_are_not_taken),
 		cmocka_unit_test(a_rebuild_that_is_killed_is_done_again),
 		cmocka_unit_test(a_reader_changes_nothing),
+		cmocka_unit_test(a_reader_does_without_an_index),
+		cmocka_unit_test(a_reader_of_a_root_that_is_just_begun),
 		cmocka_unit_test(a_writer_waits_for_readers_of_an_earlier_boot),
 		cmocka_unit_test(an_index_in_use_is_not_rebuilt),
 	};
