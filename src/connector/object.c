@@ -3,6 +3,7 @@
 #include "connector/handle.h"
 
 #include "core/clock.h"
+#include "core/folder.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "core/packed_walk.h"
@@ -306,8 +307,9 @@ static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
 	    !(found->version[0] || found->version[1]) ||
 	    kvc_root_remove(root, single->path, found->version))
 		return;
-	kvc_usage_add(root->usage, kvc_root_usage_key(root, ns->identity.hash),
-		      -(int64_t)found->object_bytes, -1);
+	kvc_usage_change(root->usage, kvc_root_usage_key(root, ns->identity.hash),
+			 kvc_folder_number(request->hash_folder), -(int64_t)found->object_bytes,
+			 -1);
 	kvc_counters_add(ns->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
 

@@ -50,6 +50,9 @@ bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint6
 /* Somebody writes just now what can be taken away in a moment. */
 bool kvc_files_is_pending(const struct kvc_root *root);
 
+/* Counts what the root holds, now, beside all who use it. */
+int kvc_files_recount(struct kvc_root *root);
+
 /* How far the count of its objects is that goes on: folders. False: none does. */
 bool kvc_files_progress(const struct kvc_root *root, uint32_t *out_done, uint32_t *out_total);
 bool kvc_files_is_cleaner(const struct kvc_root *root);

@@ -35,8 +35,8 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	}
 	out->objects++;
 	out->bytes += (uint64_t)st.st_size;
-	if (kvc_scan_counted(files, folder, (uint32_t)strtoul(hash, NULL, 16)))
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(folder), -(int64_t)st.st_size, -1);
+	kvc_usage_change(root->usage, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
+			 -(int64_t)st.st_size, -1);
 }
 
 void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)

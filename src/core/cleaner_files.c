@@ -43,6 +43,9 @@ static void take_slot(struct kvc_files *files)
 	for (uint32_t i = 0; files->lock && files->stamps && i < KVC_STAMPS_SLOTS; i++)
 		if (kvc_packed_lock_try(files->lock, KVC_STAMPS_SLOTS + i, true) == 0) {
 			files->slot = (int)i;
+			/* Whoever had it before did not get to the end. */
+			if (kvc_stamps_pending(files->stamps, i))
+				kvc_usage_set_due(files->root->usage, true);
 			kvc_stamps_pending_set(files->stamps, i, atomic_load(&files->pending));
 			return;
 		}
@@ -196,6 +199,7 @@ void kvc_files_bury(struct kvc_files *files)
 			continue;
 		kvc_stamps_pending_set(files->stamps, i, 0);
 		kvc_packed_lock_release(files->lock, KVC_STAMPS_SLOTS + i);
+		kvc_usage_set_due(files->root->usage, true);
 	}
 }
 

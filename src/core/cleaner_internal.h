@@ -51,14 +51,20 @@ struct kvc_pool {
 	uint64_t barren_changes; /* `changes` then */
 };
 
-/* A count of what a root holds that goes on. */
+/* A count of what a root holds that goes on: of each hash folder all namespaces. */
 struct kvc_scan {
 	bool active;
-	int64_t begun_ns; /* wall clock: what changed since is counted as it does */
-	struct kvc_names folders;
-	size_t folder;
+	bool has_lock;
 	uint32_t hash;
-	struct kvc_usage_count *counts; /* one per folder */
+	unsigned tries;			/* of this hash folder */
+	uint64_t touched;		/* when it began */
+	struct kvc_names folders;	/* the namespaces */
+	struct kvc_usage_count *part;	/* what they have in it */
+	size_t folder;			/* the next of them */
+	struct kvc_usage_count *counts; /* those before, by their namespace hash */
+	size_t count;
+	size_t room;
+	uint64_t due_ns; /* when one that was due began; 0: never */
 	_Atomic uint32_t done;
 	_Atomic uint32_t total; /* 0: none goes on */
 };
@@ -234,10 +240,11 @@ bool kvc_cleaner_work(struct kvc_cleaner *cleaner, struct kvc_files **all, size_
 
 /* ---------------------------------------------------------------- cleaner_scan.c */
 
-/* Counts one folder more of a root whose counts are new. True: there is more to count. */
-bool kvc_scan_step(struct kvc_files *files);
-/* Whether what lies there is in the counts already; entered. */
-bool kvc_scan_counted(const struct kvc_files *files, const char *folder, uint32_t hash);
+/* Whether the counts of a root are to be made, or made again. */
+bool kvc_scan_is_wanted(const struct kvc_files *files);
+/* Counts some folders more; entered. 1: there is more to count; 0: it is done, or somebody else
+ * counts. strict: a folder that cannot be read is an error, which ends it. */
+int kvc_scan_step(struct kvc_files *files, bool strict);
 void kvc_scan_end(struct kvc_files *files);
 
 #endif

@@ -89,7 +89,7 @@ static void correct_counts(struct kvc_files *files)
 	kvc_log(KVC_LOG_WARNING,
 		"%s: %llu bytes are counted, and much less is there: it is counted again",
 		root->location, (unsigned long long)bytes);
-	kvc_usage_begin(root->usage);
+	kvc_usage_drop(root->usage);
 }
 
 /* ---------------------------------------------------------------- a device */

@@ -17,6 +17,16 @@
 
 #define HEADER_BYTES KVC_SHAREDFILE_HEADER
 
+#define DONE_BITS   9u /* of the word of a scan */
+#define DONE_MASK   ((UINT64_C(1) << DONE_BITS) - 1)
+#define OBJECT_BITS 22u
+
+enum counted {
+	COUNTED_NOT, /* the counts began at 0, and no recount has ended since */
+	COUNTED,
+	COUNTED_DUE, /* somebody died, or a scan did not end: they may be off */
+};
+
 /* Key 0 marks a free slot; namespace hash 0 has this one. */
 #define KEY_OF_ZERO UINT64_MAX
 
@@ -24,14 +34,18 @@ struct slot {
 	_Atomic uint64_t key;
 	_Atomic int64_t bytes;
 	_Atomic int64_t objects;
-	uint64_t spare;
+	_Atomic uint64_t early; /* of what came and went before its folder was counted; packed() */
 };
 
 struct usage_file {
 	uint8_t header[HEADER_BYTES];
 	struct slot others;	    /* key unused */
-	_Atomic uint64_t recounted; /* 0: the counts began at 0 and no recount has ended since */
-	uint8_t spare[HEADER_BYTES - sizeof(struct slot) - sizeof(uint64_t)];
+	_Atomic uint64_t recounted; /* enum counted */
+	_Atomic uint64_t scan;	    /* 0: none goes on; its token << DONE_BITS | folders done */
+	_Atomic uint64_t touched;   /* changes in the folder that is just being counted */
+	_Atomic uint64_t ended;	    /* recounts */
+	_Atomic uint64_t hurried;   /* that of them is waited for */
+	uint8_t spare[HEADER_BYTES - sizeof(struct slot) - 5 * sizeof(uint64_t)];
 	struct slot slots[KVC_USAGE_SLOTS];
 };
 
@@ -50,6 +64,14 @@ struct kvc_usage_map {
 	struct kvc_sharedfile *shared;
 	struct usage_file *file; /* what is mapped */
 	char *loaded;		 /* where its counts were read; NULL: it counts itself */
+	struct base *bases;	 /* of a scan of this process, one per slot, then the others */
+	uint64_t token;		 /* of that scan */
+};
+
+/* The counts when a scan began. */
+struct base {
+	uint64_t bytes; /* signed, added modulo 2^64: damaged counts may be anything */
+	uint64_t objects;
 };
 
 /* ---------------------------------------------------------------- open, close, check */
@@ -73,6 +95,7 @@ void kvc_usage_close(struct kvc_usage_map *usage)
 		return;
 	kvc_sharedfile_close(usage->shared);
 	free(usage->loaded);
+	free(usage->bases);
 	free(usage);
 }
 
@@ -120,7 +143,21 @@ bool kvc_usage_is_loaded(const struct kvc_usage_map *usage)
 
 bool kvc_usage_is_new(const struct kvc_usage_map *usage)
 {
-	return atomic_load_explicit(&usage->file->recounted, memory_order_relaxed) == 0;
+	return atomic_load_explicit(&usage->file->recounted, memory_order_relaxed) == COUNTED_NOT;
+}
+
+bool kvc_usage_is_due(const struct kvc_usage_map *usage)
+{
+	return atomic_load_explicit(&usage->file->recounted, memory_order_relaxed) == COUNTED_DUE;
+}
+
+void kvc_usage_set_due(struct kvc_usage_map *usage, bool due)
+{
+	uint64_t was = due ? COUNTED : COUNTED_DUE;
+
+	(void)atomic_compare_exchange_strong_explicit(&usage->file->recounted, &was,
+						      due ? COUNTED_DUE : COUNTED,
+						      memory_order_relaxed, memory_order_relaxed);
 }
 
 bool kvc_usage_is_shared(const struct kvc_usage_map *usage)
@@ -134,7 +171,7 @@ int kvc_usage_check(struct kvc_usage_map *usage)
 
 	/* What was counted in memory before is in no file. */
 	if (changed == 2)
-		atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
+		atomic_store_explicit(&usage->file->recounted, COUNTED_NOT, memory_order_relaxed);
 	return changed != 0;
 }
 
@@ -193,15 +230,24 @@ static uint64_t set_slot(struct slot *slot, uint64_t bytes, uint64_t objects)
 	return was > now ? (uint64_t)was - (uint64_t)now : (uint64_t)now - (uint64_t)was;
 }
 
+/* The slot that counts a namespace. */
+static struct slot *slot_of(struct usage_file *file, uint64_t ns_hash)
+{
+	struct slot *slot = find_slot(file, ns_hash, true);
+
+	return slot ? slot : &file->others;
+}
+
+static void add(struct slot *slot, int64_t bytes, int64_t objects)
+{
+	(void)atomic_fetch_add_explicit(&slot->bytes, bytes, memory_order_relaxed);
+	(void)atomic_fetch_add_explicit(&slot->objects, objects, memory_order_relaxed);
+}
+
 void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_delta,
 		   int64_t objects_delta)
 {
-	struct slot *slot = find_slot(usage->file, ns_hash, true);
-
-	if (!slot)
-		slot = &usage->file->others;
-	(void)atomic_fetch_add_explicit(&slot->bytes, bytes_delta, memory_order_relaxed);
-	(void)atomic_fetch_add_explicit(&slot->objects, objects_delta, memory_order_relaxed);
+	add(slot_of(usage->file, ns_hash), bytes_delta, objects_delta);
 }
 
 void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects)
@@ -253,6 +299,29 @@ int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t by
 	return 0;
 }
 
+static void end_recount(struct usage_file *file)
+{
+	atomic_store_explicit(&file->recounted, COUNTED, memory_order_release);
+	(void)atomic_fetch_add_explicit(&file->ended, 1, memory_order_release);
+}
+
+uint64_t kvc_usage_recounts(const struct kvc_usage_map *usage)
+{
+	return atomic_load_explicit(&usage->file->ended, memory_order_acquire);
+}
+
+void kvc_usage_hurry(struct kvc_usage_map *usage)
+{
+	atomic_store_explicit(&usage->file->hurried, kvc_usage_recounts(usage) + 1,
+			      memory_order_relaxed);
+}
+
+bool kvc_usage_is_hurried(const struct kvc_usage_map *usage)
+{
+	return atomic_load_explicit(&usage->file->hurried, memory_order_relaxed) ==
+	       kvc_usage_recounts(usage) + 1;
+}
+
 static bool is_counted(uint64_t key, const struct kvc_usage_count *counts, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
@@ -266,6 +335,8 @@ uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_c
 {
 	uint64_t drift = 0, other_bytes = 0, other_objects = 0;
 
+	/* Whoever counts beside others sees that, and begins again if need be. */
+	atomic_store_explicit(&usage->file->scan, 0, memory_order_relaxed);
 	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++) {
 		struct slot *const slot = &usage->file->slots[i];
 		const uint64_t key = atomic_load_explicit(&slot->key, memory_order_relaxed);
@@ -286,23 +357,165 @@ uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_c
 		}
 	}
 	drift += set_slot(&usage->file->others, other_bytes, other_objects);
-	atomic_store_explicit(&usage->file->recounted, 1, memory_order_relaxed);
+	end_recount(usage->file);
 	return drift;
 }
 
-void kvc_usage_begin(struct kvc_usage_map *usage)
+void kvc_usage_drop(struct kvc_usage_map *usage)
 {
-	atomic_store_explicit(&usage->file->recounted, 0, memory_order_relaxed);
+	struct usage_file *file = usage->file;
+
+	atomic_store_explicit(&file->scan, 0, memory_order_relaxed);
+	atomic_store_explicit(&file->recounted, COUNTED_NOT, memory_order_relaxed);
 	for (size_t i = 0; i < KVC_USAGE_SLOTS; i++)
-		(void)set_slot(&usage->file->slots[i], 0, 0);
-	(void)set_slot(&usage->file->others, 0, 0);
+		(void)set_slot(&file->slots[i], 0, 0);
+	(void)set_slot(&file->others, 0, 0);
 }
 
-void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
-		      size_t count)
+/* ---------------------------------------------------------------- counting beside others */
+
+/*
+ * The counts take everything that comes and goes, all the time. What does so in a folder before it
+ * is counted is noted beside them (early), as the count of the folder has it in it. At the end a
+ * count is
+ *	what lay in the folders + what came and went in each after it was counted
+ *	= what lay there + (the count now - the count at the beginning - early).
+ */
+
+/* Two numbers in one, as they are added together: 2 TiB and 2 million objects more or less, of one
+ * namespace during one scan. */
+static uint64_t packed(int64_t bytes, int64_t objects)
 {
-	for (size_t i = 0; i < count; i++)
-		kvc_usage_add(usage, counts[i].ns_hash, limited(counts[i].bytes),
-			      limited(counts[i].objects));
-	atomic_store_explicit(&usage->file->recounted, 1, memory_order_release);
+	return ((uint64_t)bytes << OBJECT_BITS) + (uint64_t)objects;
+}
+
+static int64_t objects_in(uint64_t early)
+{
+	const uint64_t half = UINT64_C(1) << (OBJECT_BITS - 1);
+
+	return (int64_t)((early + half) & (2 * half - 1)) - (int64_t)half;
+}
+
+static int64_t bytes_in(uint64_t early)
+{
+	return (int64_t)(early - (uint64_t)objects_in(early)) / (INT64_C(1) << OBJECT_BITS);
+}
+
+void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned folder,
+		      int64_t bytes_delta, int64_t objects_delta)
+{
+	struct usage_file *file = usage->file;
+	struct slot *slot = slot_of(file, ns_hash);
+	uint64_t scan;
+
+	add(slot, bytes_delta, objects_delta);
+	scan = atomic_load_explicit(&file->scan, memory_order_relaxed);
+	if (scan == 0 || folder < (scan & DONE_MASK))
+		return;
+	(void)atomic_fetch_add_explicit(&slot->early, packed(bytes_delta, objects_delta),
+					memory_order_relaxed);
+	if (folder == (scan & DONE_MASK))
+		(void)atomic_fetch_add_explicit(&file->touched, 1, memory_order_release);
+}
+
+static struct slot *slot_number(struct usage_file *file, size_t i)
+{
+	return i < KVC_USAGE_SLOTS ? &file->slots[i] : &file->others;
+}
+
+int kvc_usage_scan_begin(struct kvc_usage_map *usage, uint64_t token)
+{
+	struct usage_file *file = usage->file;
+
+	if (!usage->bases)
+		usage->bases = calloc(KVC_USAGE_SLOTS + 1, sizeof(*usage->bases));
+	if (!usage->bases)
+		return -ENOMEM;
+	/* If it does not end, another one is due. */
+	kvc_usage_set_due(usage, true);
+	usage->token = token & (UINT64_MAX >> DONE_BITS);
+	usage->token += usage->token == 0;
+	for (size_t i = 0; i <= KVC_USAGE_SLOTS; i++) {
+		struct slot *slot = slot_number(file, i);
+
+		atomic_store_explicit(&slot->early, 0, memory_order_relaxed);
+		usage->bases[i] = (struct base){
+			(uint64_t)atomic_load_explicit(&slot->bytes, memory_order_relaxed),
+			(uint64_t)atomic_load_explicit(&slot->objects, memory_order_relaxed),
+		};
+	}
+	atomic_store_explicit(&file->scan, usage->token << DONE_BITS, memory_order_release);
+	return 0;
+}
+
+bool kvc_usage_scan_goes_on(const struct kvc_usage_map *usage)
+{
+	const uint64_t scan = atomic_load_explicit(&usage->file->scan, memory_order_relaxed);
+
+	return usage->bases && scan && scan >> DONE_BITS == usage->token;
+}
+
+uint64_t kvc_usage_scan_position(const struct kvc_usage_map *usage)
+{
+	return atomic_load_explicit(&usage->file->scan, memory_order_relaxed);
+}
+
+uint64_t kvc_usage_scan_touched(const struct kvc_usage_map *usage)
+{
+	return atomic_load_explicit(&usage->file->touched, memory_order_acquire);
+}
+
+bool kvc_usage_scan_done(struct kvc_usage_map *usage, unsigned folders)
+{
+	uint64_t was = usage->token << DONE_BITS | (folders - 1);
+
+	return atomic_compare_exchange_strong_explicit(&usage->file->scan, &was, was + 1,
+						       memory_order_acq_rel, memory_order_relaxed);
+}
+
+void kvc_usage_scan_end(struct kvc_usage_map *usage)
+{
+	uint64_t scan = atomic_load_explicit(&usage->file->scan, memory_order_relaxed);
+
+	if (kvc_usage_scan_goes_on(usage))
+		(void)atomic_compare_exchange_strong_explicit(
+			&usage->file->scan, &scan, 0, memory_order_relaxed, memory_order_relaxed);
+	free(usage->bases);
+	usage->bases = NULL;
+}
+
+bool kvc_usage_scan_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+			   size_t count, uint64_t *out_drift_bytes)
+{
+	struct usage_file *file = usage->file;
+	uint64_t was = usage->token << DONE_BITS | KVC_USAGE_FOLDERS;
+	struct base *bases = usage->bases;
+	uint64_t drift = 0;
+
+	/* From now on nobody notes anything beside the counts. */
+	if (!bases || !atomic_compare_exchange_strong_explicit(
+			      &file->scan, &was, 0, memory_order_acq_rel, memory_order_relaxed))
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		const struct slot *slot = slot_of(file, counts[i].ns_hash);
+		struct base *base = &bases[slot == &file->others ? KVC_USAGE_SLOTS :
+								   (size_t)(slot - file->slots)];
+
+		base->bytes -= counts[i].bytes;
+		base->objects -= counts[i].objects;
+	}
+	for (size_t i = 0; i <= KVC_USAGE_SLOTS; i++) {
+		struct slot *slot = slot_number(file, i);
+		const uint64_t early =
+			atomic_exchange_explicit(&slot->early, 0, memory_order_relaxed);
+		const uint64_t bytes = bases[i].bytes + (uint64_t)bytes_in(early);
+		const uint64_t objects = bases[i].objects + (uint64_t)objects_in(early);
+
+		add(slot, (int64_t)(0 - bytes), (int64_t)(0 - objects));
+		drift += bytes > INT64_MAX ? 0 - bytes : bytes;
+	}
+	end_recount(file);
+	kvc_usage_scan_end(usage);
+	*out_drift_bytes = drift;
+	return true;
 }

@@ -2,6 +2,7 @@
 #include "core/walk.h"
 
 #include "core/checksum.h"
+#include "core/cleaner.h"
 #include "core/folder.h"
 #include "core/format.h"
 #include "core/image.h"
@@ -248,6 +249,8 @@ int kvc_walk_recount(struct kvc_root *root)
 	uint64_t drift;
 	int rc;
 
+	if (root->files)
+		return kvc_files_recount(root);
 	walk.files_only = true; /* the index counts its slots itself */
 	if (packed)
 		kvc_packed_recount(packed);
@@ -475,8 +478,9 @@ static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t vers
 		if (!(version[0] || version[1]) ||
 		    kvc_root_remove(root, entry->entry->name, version))
 			return;
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
-			      -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_change(root->usage, kvc_folder_ns_hash(entry->folder),
+				 kvc_folder_of_path(entry->entry->name),
+				 -(int64_t)entry->entry->object_bytes, -1);
 	}
 	kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
@@ -674,8 +678,9 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	}
 	if (!walk->dry_run && !entry->slot)
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
-			      -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_change(root->usage, kvc_folder_ns_hash(entry->folder),
+				 kvc_folder_of_path(entry->entry->name),
+				 -(int64_t)entry->entry->object_bytes, -1);
 	walk->clear->objects++;
 	walk->clear->bytes += entry->entry->object_bytes;
 	return 0;
