@@ -457,6 +457,111 @@ static void test_check_while_counting(void **state)
 
 #define USAGE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
+/* ---------------------------------------------------------------- counting beside others */
+
+/* Folder 0 holds 2 objects of 100, folder 200 holds 3 of namespace 5; the counts say nothing. What
+ * comes and goes meanwhile is in the result once, wherever it lies. */
+static void test_a_scan(void **state)
+{
+	struct kvc_usage_count counts[2] = { { 5, 0, 0 }, { 6, 0, 0 } };
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+	uint64_t drift;
+
+	(void)state;
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	assert_true(kvc_usage_is_new(usage) && kvc_usage_scan_goes_on(usage));
+	/* Removed before its folder is counted, stored in it, and the same behind it. */
+	kvc_usage_change(other, 5, 200, -100, -1);
+	kvc_usage_change(other, 6, 0, 50, 1);
+	assert_int_equal(kvc_usage_scan_touched(usage), 1);
+	counts[0] = (struct kvc_usage_count){ 5, 200, 2 };
+	counts[1] = (struct kvc_usage_count){ 6, 50, 1 };
+	assert_true(kvc_usage_scan_done(usage, 1));
+	kvc_usage_change(other, 5, 0, -100, -1);
+	kvc_usage_change(other, 6, 0, 50, 1);
+	assert_int_equal(kvc_usage_scan_touched(usage), 1);
+	kvc_usage_change(other, 5, 1, 1000, 1);
+	assert_int_equal(kvc_usage_scan_touched(usage), 2);
+	counts[0].bytes += 1000 + 2 * 100;
+	counts[0].objects += 1 + 2;
+	for (unsigned folders = 2; folders <= 256; folders++)
+		assert_true(kvc_usage_scan_done(usage, folders));
+	kvc_usage_change(other, 6, 255, -50, -1);
+	assert_true(kvc_usage_scan_settle(usage, counts, 2, &drift));
+	check_namespace(other, 5, 100 + 1000 + 200, 1 + 1 + 2);
+	check_namespace(other, 6, 50, 1);
+	assert_false(kvc_usage_is_new(other) || kvc_usage_is_due(other));
+	assert_false(kvc_usage_scan_goes_on(usage));
+	/* Once more: nothing is off. */
+	assert_int_equal(kvc_usage_scan_begin(other, 78), 0);
+	assert_true(kvc_usage_is_due(usage));
+	counts[0] = (struct kvc_usage_count){ 5, 1300, 4 };
+	counts[1] = (struct kvc_usage_count){ 6, 50, 1 };
+	for (unsigned folders = 1; folders <= 256; folders++)
+		assert_true(kvc_usage_scan_done(other, folders));
+	assert_true(kvc_usage_scan_settle(other, counts, 2, &drift));
+	assert_int_equal(drift, 0);
+	check_namespace(other, 5, 1300, 4);
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
+/* One that a recount, a lost file or another scan has overtaken changes nothing. */
+static void test_a_scan_is_void(void **state)
+{
+	struct kvc_usage_count count = { 5, 100, 1 };
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+	uint64_t drift;
+
+	(void)state;
+	for (int by = 0; by < 3; by++) {
+		(void)kvc_usage_recount(usage, &count, 1);
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		assert_true(kvc_usage_scan_done(usage, 1));
+		if (by == 0)
+			(void)kvc_usage_recount(other, &count, 1);
+		else if (by == 1)
+			assert_int_equal(kvc_usage_scan_begin(other, 78), 0);
+		else
+			kvc_usage_drop(other);
+		assert_false(kvc_usage_scan_goes_on(usage) || kvc_usage_scan_done(usage, 2));
+		assert_false(kvc_usage_scan_settle(usage, &count, 1, &drift));
+		kvc_usage_scan_end(usage);
+		if (by == 1)
+			assert_true(kvc_usage_scan_goes_on(other));
+		kvc_usage_scan_end(other);
+		/* One that was given up is due again. */
+		assert_true(by == 0 ? !kvc_usage_is_due(usage) : true);
+		assert_true(by == 1 ? kvc_usage_is_due(usage) : true);
+		assert_true(by == 2 ? kvc_usage_is_new(usage) : true);
+	}
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
+/* Each delta on its own, and both signs of both numbers. */
+static void test_early_numbers(void **state)
+{
+	static const int64_t bytes[] = { 0, 1, -1, 4096, INT64_C(1) << 40, -(INT64_C(1) << 40) };
+	static const int64_t objects[] = { 0, 1, -1, 1 << 20, -(1 << 20) };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	uint64_t drift;
+
+	(void)state;
+	for (size_t b = 0; b < 6; b++)
+		for (size_t o = 0; o < 5; o++) {
+			struct kvc_usage_count count = { 5, UINT64_C(1) << 41, UINT64_C(1) << 21 };
+
+			assert_int_equal(kvc_usage_scan_begin(usage, 1 + b * 8 + o), 0);
+			kvc_usage_change(usage, 5, 255, bytes[b], objects[o]);
+			for (unsigned folders = 1; folders <= 256; folders++)
+				assert_true(kvc_usage_scan_done(usage, folders));
+			assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+			check_namespace(usage, 5, count.bytes, count.objects);
+		}
+	kvc_usage_close(usage);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -476,6 +581,9 @@ int main(void)
 		USAGE_TEST(test_removed_while_open),
 		USAGE_TEST(test_cut_and_folder_gone),
 		USAGE_TEST(test_check_while_counting),
+		USAGE_TEST(test_a_scan),
+		USAGE_TEST(test_a_scan_is_void),
+		USAGE_TEST(test_early_numbers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
