@@ -40,7 +40,8 @@ bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, ui
 void kvc_files_settle(struct kvc_root *root, uint64_t bytes);
 
 /* Whether `min_free` has room for what was taken; makes room if need be, also for the watermarks,
- * which are a limit only where others alone are above them. *out_room: so many bytes more need not be asked for. */
+ * which are a limit only where others alone are above them. *out_room: so many bytes more need not
+ * be asked for. */
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
 			    uint64_t *out_room);
 

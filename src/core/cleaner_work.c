@@ -106,8 +106,8 @@ static void tell(struct kvc_files *files, enum kvc_cleaner_told what, const stru
 		kvc_log(KVC_LOG_WARNING,
 			"%s: its file system is at %.1f%%, over l3_cleaner_high_watermark (%g), "
 			"but only %llu bytes are this cache's: removing them would not help, "
-			"nothing is removed, and beyond %g%% nothing is stored; make room there, or "
-			"set `capacity`",
+			"nothing is removed, and beyond %g%% nothing is stored; make room there, "
+			"or set `capacity`",
 			files->root->location,
 			100.0 * (double)used_of(device) / (double)device->usage.total_bytes,
 			settings->l3_cleaner_high_watermark, (unsigned long long)own_bytes,
