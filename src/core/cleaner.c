@@ -143,7 +143,7 @@ static bool count_some(struct kvc_cleaner *cleaner, bool *out_hurry)
 	bool more = false;
 
 	for (size_t i = 0; i < count; i++) {
-		if (!kvc_scan_is_wanted(all[i]) && !all[i]->scan.active)
+		if (!kvc_scan_is_wanted(all[i]) && !atomic_load(&all[i]->scan.active))
 			continue;
 		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 			return false;

@@ -53,7 +53,7 @@ struct kvc_pool {
 
 /* A count of what a root holds that goes on: of each hash folder all namespaces. */
 struct kvc_scan {
-	bool active;
+	atomic_bool active;
 	bool has_lock;
 	uint32_t hash;
 	unsigned tries;			/* of this hash folder */
@@ -64,7 +64,7 @@ struct kvc_scan {
 	struct kvc_usage_count *counts; /* those before, by their namespace hash */
 	size_t count;
 	size_t room;
-	uint64_t due_ns; /* when one that was due began; 0: never */
+	_Atomic uint64_t due_ns; /* when one that was due began; 0: never */
 	_Atomic uint32_t done;
 	_Atomic uint32_t total; /* 0: none goes on */
 };

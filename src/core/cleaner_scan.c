@@ -38,7 +38,7 @@ void kvc_scan_end(struct kvc_files *files)
 {
 	struct kvc_scan *scan = &files->scan;
 
-	if (!scan->active)
+	if (!atomic_load(&scan->active))
 		return;
 	if (scan->has_lock)
 		kvc_packed_lock_release(files->lock, SCAN_BYTE);
@@ -47,18 +47,20 @@ void kvc_scan_end(struct kvc_files *files)
 	free(scan->counts);
 	scan->counts = NULL;
 	scan->count = scan->room = 0;
-	scan->active = scan->has_lock = false;
+	scan->has_lock = false;
+	atomic_store(&scan->active, false);
 	atomic_store(&scan->total, 0);
 }
 
 bool kvc_scan_is_wanted(const struct kvc_files *files)
 {
 	const struct kvc_usage_map *usage = files->root->usage;
+	const uint64_t due_ns = atomic_load(&files->scan.due_ns);
 
 	if (kvc_usage_is_new(usage))
 		return files->root->capacity_bytes || kvc_files_may_evict(files);
 	return kvc_usage_is_due(usage) && atomic_load(&files->is_cleaner) &&
-	       (files->scan.due_ns == 0 || kvc_now_ns() - files->scan.due_ns >= DUE_NS);
+	       (due_ns == 0 || kvc_now_ns() - due_ns >= DUE_NS);
 }
 
 /* The namespaces as they are now: one that came since has objects that are not in the counts. */
@@ -87,12 +89,12 @@ static int begin(struct kvc_files *files)
 
 	if (rc == -EAGAIN || rc == -ESTALE)
 		return -EAGAIN;
-	scan->active = true;
+	atomic_store(&scan->active, true);
 	scan->has_lock = files->lock && rc == 0;
 	scan->hash = 0;
 	scan->tries = 0;
 	if (kvc_usage_is_due(files->root->usage))
-		scan->due_ns = kvc_now_ns();
+		atomic_store(&scan->due_ns, kvc_now_ns());
 	token = kvc_now_ns() ^ (uint64_t)getpid() << 40;
 	rc = kvc_usage_recounts(files->root->usage) != before ? -EAGAIN : 0;
 	if (!rc)
@@ -243,7 +245,7 @@ static int go_on(struct kvc_files *files, bool strict)
 int kvc_scan_step(struct kvc_files *files, bool strict)
 {
 	struct kvc_scan *scan = &files->scan;
-	int rc = scan->active ? 0 : begin(files);
+	int rc = atomic_load(&scan->active) ? 0 : begin(files);
 
 	if (rc)
 		return rc == -EAGAIN ? 0 : rc;
