@@ -132,6 +132,7 @@ void kvc_files_close(struct kvc_root *root)
 	kvc_pool_drop(&files->pool);
 	kvc_pool_drop(&files->tenant_pool);
 	kvc_scan_end(files);
+	kvc_index_drop(&files->index);
 	if (files->slot >= 0)
 		kvc_stamps_pending_set(files->stamps, (uint32_t)files->slot, 0);
 	kvc_packed_lock_close(files->lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside the cleaner. core/cleaner.c has the thread and who is the cleaner, cleaner_files.c what a
- * root has, cleaner_list.c finds what may go, cleaner_evict.c takes it away, cleaner_nixl.c knows
- * groups that lie in several folders, cleaner_room.c the limits, cleaner_work.c keeps
- * below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
+ * root has, cleaner_index.c which folders, cleaner_list.c finds what may go, cleaner_evict.c takes
+ * it away, cleaner_nixl.c knows groups that lie in several folders, cleaner_room.c the limits,
+ * cleaner_work.c keeps below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
  */
 #ifndef KVC_CORE_CLEANER_INTERNAL_H
 #define KVC_CORE_CLEANER_INTERNAL_H
@@ -51,10 +51,22 @@ struct kvc_pool {
 	uint64_t barren_changes; /* `changes` then */
 };
 
+/* The namespaces of a root ("" in nixl naming), in order, and which hash folders they have. */
+struct kvc_index {
+	struct kvc_names names;
+	struct kvc_index_folder {
+		int64_t modified_ns; /* of its folder; 0: to be read again */
+		uint64_t bits[KVC_HASH_FOLDERS / 64];
+	} * folders;	  /* one per name */
+	uint64_t made_ns; /* 0: never */
+};
+
 /* A count of what a root holds that goes on: of each hash folder all namespaces. */
 struct kvc_scan {
 	atomic_bool active;
 	bool has_lock;
+	int root_fd;
+	int64_t listed_ns; /* the root's time when the namespaces were listed; 0: list them again */
 	uint32_t hash;
 	unsigned tries;			/* of this hash folder */
 	uint64_t touched;		/* when it began */
@@ -95,6 +107,7 @@ struct kvc_files {
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
 	int folder_fd; /* the hash folder that something went from last, or -1 */
 	char folder_path[KVC_CLEANER_FOLDER + 4];
+	struct kvc_index index;
 	struct kvc_pool pool;
 	struct kvc_pool tenant_pool;
 	struct kvc_scan scan;
@@ -189,6 +202,16 @@ typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_victim *vic
 				     uint64_t bytes);
 int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cleaner_group_fn fn,
 		     void *context);
+
+/* ---------------------------------------------------------------- cleaner_index.c; entered */
+
+/* Looks which folders there are, unless that was done not longer ago than so. */
+int kvc_index_refresh(struct kvc_files *files, uint64_t age_ns);
+void kvc_index_drop(struct kvc_index *index);
+static inline bool kvc_index_has(const struct kvc_index *index, size_t folder, uint32_t hash)
+{
+	return index->folders[folder].bits[hash / 64] >> hash % 64 & 1;
+}
 
 /* ---------------------------------------------------------------- cleaner_nixl.c; entered */
 

@@ -15,17 +15,19 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCAN_BYTE 1u			       /* of the lock: one process counts */
-#define STEP_NS	  UINT64_C(200000)	       /* then others have their turn */
-#define DUE_NS	  (UINT64_C(300) * 1000000000) /* between two that were due */
-#define TRIES_MAX 8u			       /* of a folder that changes all the time */
-#define STUCK_NS  (UINT64_C(10) * 1000000000)  /* who counts does not go on */
-#define WAIT_NS	  UINT64_C(2000000)
+#define SCAN_BYTE  1u				/* of the lock: one process counts */
+#define STEP_NS	   UINT64_C(200000)		/* then others have their turn */
+#define DUE_NS	   (UINT64_C(300) * 1000000000) /* between two that were due */
+#define TRIES_MAX  8u				/* of a folder that changes all the time */
+#define STUCK_NS   (UINT64_C(10) * 1000000000)	/* who counts does not go on */
+#define WAIT_NS	   UINT64_C(2000000)
+#define SETTLED_NS INT64_C(2000000000) /* older times of folders change with the folder */
 
 static void drop_part(struct kvc_scan *scan)
 {
@@ -47,6 +49,8 @@ void kvc_scan_end(struct kvc_files *files)
 	free(scan->counts);
 	scan->counts = NULL;
 	scan->count = scan->room = 0;
+	if (scan->root_fd >= 0)
+		(void)close(scan->root_fd);
 	scan->has_lock = false;
 	atomic_store(&scan->active, false);
 	atomic_store(&scan->total, 0);
@@ -63,20 +67,65 @@ bool kvc_scan_is_wanted(const struct kvc_files *files)
 	       (due_ns == 0 || kvc_now_ns() - due_ns >= DUE_NS);
 }
 
+/* When a namespace came or went last; 0: not known, or so short ago that the time may stay the same
+ * for the next. */
+static int64_t changed_ns(const struct kvc_scan *scan)
+{
+	struct stat st;
+	int64_t modified_ns;
+
+	if (fstat(scan->root_fd, &st) != 0)
+		return 0;
+	modified_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	return modified_ns < kvc_wall_ns() - SETTLED_NS ? modified_ns : 0;
+}
+
 /* The namespaces as they are now: one that came since has objects that are not in the counts. */
 static int begin_folder(struct kvc_files *files)
 {
 	struct kvc_scan *scan = &files->scan;
+	int64_t now_ns;
 	int rc;
 
-	drop_part(scan);
 	scan->folder = 0;
 	scan->touched = kvc_usage_scan_touched(files->root->usage);
+	now_ns = changed_ns(scan);
+	if (scan->part && now_ns && now_ns == scan->listed_ns) {
+		memset(scan->part, 0, scan->folders.count * sizeof(*scan->part));
+		return 0;
+	}
+	drop_part(scan);
+	scan->listed_ns = now_ns;
 	rc = kvc_cleaner_folders(files, &scan->folders);
 	if (rc)
 		return rc;
 	scan->part = calloc(scan->folders.count + 1, sizeof(*scan->part));
 	return scan->part ? 0 : -ENOMEM;
+}
+
+/* One hash folder of a namespace: in one go, as most of many namespaces have none. */
+static int open_folder(const struct kvc_scan *scan, const char *folder, const char *hash)
+{
+	char path[KVC_CLEANER_FOLDER + 4];
+	int fd;
+
+	if (scan->root_fd < 0)
+		return -ENOENT;
+	(void)snprintf(path, sizeof(path), "%s%s%s", folder, *folder ? "/" : "", hash);
+	fd = openat(scan->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* A root that was taken away has no folders. */
+static int open_root(struct kvc_files *files)
+{
+	const struct kvc_root *root = files->root;
+	const int fd = open(root->attributes.local_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	files->scan.root_fd = fd;
+	return fd >= 0 || errno == ENOENT ?
+		       0 :
+		       kvc_fail(-errno, "%s: %s", root->location, strerror(errno));
 }
 
 /* -EAGAIN: another process counts, or has done so just now. */
@@ -93,10 +142,12 @@ static int begin(struct kvc_files *files)
 	scan->has_lock = files->lock && rc == 0;
 	scan->hash = 0;
 	scan->tries = 0;
+	rc = open_root(files);
 	if (kvc_usage_is_due(files->root->usage))
 		atomic_store(&scan->due_ns, kvc_now_ns());
 	token = kvc_now_ns() ^ (uint64_t)getpid() << 40;
-	rc = kvc_usage_recounts(files->root->usage) != before ? -EAGAIN : 0;
+	if (!rc && kvc_usage_recounts(files->root->usage) != before)
+		rc = -EAGAIN;
 	if (!rc)
 		rc = kvc_usage_scan_begin(files->root->usage, token);
 	if (!rc)
@@ -123,7 +174,7 @@ static int count_folder(struct kvc_files *files)
 	int fd;
 
 	kvc_cleaner_hash(scan->hash, hash);
-	fd = kvc_cleaner_open_folder(files, folder, hash);
+	fd = open_folder(scan, folder, hash);
 	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
 		return 0;
 	dir = fd < 0 ? NULL : fdopendir(fd);
