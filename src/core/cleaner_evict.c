@@ -25,6 +25,7 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 			const char *hash, const char *name, struct kvc_evicted *out)
 {
 	struct kvc_root *root = files->root;
+	const uint64_t before = kvc_usage_scan_position(root->usage);
 	struct stat st;
 
 	if (fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
@@ -35,8 +36,8 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	}
 	out->objects++;
 	out->bytes += (uint64_t)st.st_size;
-	kvc_usage_change(root->usage, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
-			 -(int64_t)st.st_size, -1);
+	kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
+			  (uint64_t)st.st_size);
 }
 
 void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)

@@ -401,6 +401,17 @@ static int64_t bytes_in(uint64_t early)
 	return (int64_t)(early - (uint64_t)objects_in(early)) / (INT64_C(1) << OBJECT_BITS);
 }
 
+/* done: so many folders were counted; what changed in those is not in their counts. */
+static void note_early(struct usage_file *file, struct slot *slot, uint64_t scan, uint64_t done,
+		       unsigned folder, uint64_t early)
+{
+	if (folder < done)
+		return;
+	(void)atomic_fetch_add_explicit(&slot->early, early, memory_order_relaxed);
+	if (folder == (scan & DONE_MASK))
+		(void)atomic_fetch_add_explicit(&file->touched, 1, memory_order_release);
+}
+
 void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned folder,
 		      int64_t bytes_delta, int64_t objects_delta)
 {
@@ -410,12 +421,26 @@ void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned fo
 
 	add(slot, bytes_delta, objects_delta);
 	scan = atomic_load_explicit(&file->scan, memory_order_relaxed);
-	if (scan == 0 || folder < (scan & DONE_MASK))
-		return;
-	(void)atomic_fetch_add_explicit(&slot->early, packed(bytes_delta, objects_delta),
-					memory_order_relaxed);
-	if (folder == (scan & DONE_MASK))
-		(void)atomic_fetch_add_explicit(&file->touched, 1, memory_order_release);
+	if (scan)
+		note_early(file, slot, scan, scan & DONE_MASK, folder,
+			   packed(bytes_delta, objects_delta));
+}
+
+void kvc_usage_removed(struct kvc_usage_map *usage, uint64_t before, uint64_t ns_hash,
+		       unsigned folder, uint64_t bytes)
+{
+	/* A size that is not known counts as none. */
+	const int64_t delta = bytes > INT64_MAX ? 0 : -(int64_t)bytes;
+	struct usage_file *file = usage->file;
+	struct slot *slot = slot_of(file, ns_hash);
+	uint64_t scan;
+
+	add(slot, delta, -1);
+	scan = atomic_load_explicit(&file->scan, memory_order_relaxed);
+	if (scan)
+		note_early(file, slot, scan,
+			   scan >> DONE_BITS == before >> DONE_BITS ? before & DONE_MASK : 0,
+			   folder, packed(delta, -1));
 }
 
 static struct slot *slot_number(struct usage_file *file, size_t i)

@@ -73,6 +73,14 @@ void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_
 void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned folder,
 		      int64_t bytes_delta, int64_t objects_delta);
 
+/*
+ * kvc_usage_removed - one object went.
+ * @before   kvc_usage_scan_position() before it was to go. Whether a folder that was counted in
+ *           between has it in its count is not known: too much is counted rather than too little
+ */
+void kvc_usage_removed(struct kvc_usage_map *usage, uint64_t before, uint64_t ns_hash,
+		       unsigned folder, uint64_t bytes);
+
 /* Of all namespaces. Either output may be NULL. */
 void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects);
 

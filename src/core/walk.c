@@ -468,6 +468,7 @@ static int count_entry(void *context, const struct kvc_walk_entry *entry)
 static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t version[2])
 {
 	struct kvc_root *root = entry->root;
+	const uint64_t before = kvc_usage_scan_position(root->usage);
 
 	if (root->read_only || root->writes_refused)
 		return;
@@ -478,9 +479,9 @@ static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t vers
 		if (!(version[0] || version[1]) ||
 		    kvc_root_remove(root, entry->entry->name, version))
 			return;
-		kvc_usage_change(root->usage, kvc_folder_ns_hash(entry->folder),
-				 kvc_folder_of_path(entry->entry->name),
-				 -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(entry->folder),
+				  kvc_folder_of_path(entry->entry->name),
+				  entry->entry->object_bytes);
 	}
 	kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
@@ -659,6 +660,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
 	struct kvc_root *root = entry->root;
+	const uint64_t before = kvc_usage_scan_position(root->usage);
 	int rc;
 
 	/* A foreign file stays. */
@@ -678,9 +680,9 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	}
 	if (!walk->dry_run && !entry->slot)
-		kvc_usage_change(root->usage, kvc_folder_ns_hash(entry->folder),
-				 kvc_folder_of_path(entry->entry->name),
-				 -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(entry->folder),
+				  kvc_folder_of_path(entry->entry->name),
+				  entry->entry->object_bytes);
 	walk->clear->objects++;
 	walk->clear->bytes += entry->entry->object_bytes;
 	return 0;

@@ -134,8 +134,8 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 						 (int64_t)request->previous_bytes,
 					 request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK && !request->packed) {
-		kvc_usage_change(root->usage, key, kvc_folder_number(request->hash_folder),
-				 -(int64_t)request->previous_bytes, -1);
+		kvc_usage_removed(root->usage, request->scan, key,
+				  kvc_folder_number(request->hash_folder), request->previous_bytes);
 	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
 		    (result.status == KVC_MISS && result.cause != KVC_CAUSE_ABSENT &&
@@ -339,6 +339,8 @@ void kvc_session_begin_step(struct kvc_session *s, struct kvc_slot *slot)
 			return;
 		}
 	}
+	if (request->step == KVC_STEP_REMOVE || request->step == KVC_STEP_REMOVE_WRONG)
+		request->scan = kvc_usage_scan_position(request->root->usage);
 	rc = prepare(s, slot);
 	if (rc) {
 		if (request->step == KVC_STEP_SLOT_WRITE)
@@ -662,10 +664,10 @@ static void remove_done(struct kvc_session *s, struct kvc_slot *slot,
 	if (request->step == KVC_STEP_REMOVE_WRONG) {
 		/* The result stands since the read. */
 		if (c->result >= 0) {
-			kvc_usage_change(root->usage,
-					 kvc_root_usage_key(root, request->shape->ns_hash),
-					 kvc_folder_number(request->hash_folder),
-					 -(int64_t)request->previous_bytes, -1);
+			kvc_usage_removed(root->usage, request->scan,
+					  kvc_root_usage_key(root, request->shape->ns_hash),
+					  kvc_folder_number(request->hash_folder),
+					  request->previous_bytes);
 			kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 		}
 	} else if (c->result < 0) {

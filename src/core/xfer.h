@@ -80,6 +80,7 @@ struct kvc_request {
 	struct kvc_packed_arena *arena;
 	struct kvc_packed_place place;
 	uint64_t stamp; /* logical time of its use */
+	uint64_t scan;	/* that of core/usage.h, when its remove began */
 	const struct kvc_shape *shape;
 	void *const *bases;
 	struct kvc_request **missed;

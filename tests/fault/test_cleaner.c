@@ -735,7 +735,7 @@ static void test_counting_beside_writers(void **state)
 	struct setup setup = { .plugin = "posix",
 			       .settings = { "l3_cleaner_enabled=true", "capacity=8MiB" } };
 	struct counted work[3];
-	uint64_t bytes, drift;
+	uint64_t bytes;
 	char path[PATH_BYTES];
 	struct fix fix;
 	pid_t pids[3];
@@ -759,12 +759,11 @@ static void test_counting_beside_writers(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(child_wait(pids[i]), 0);
 	wait_counted(fix.store);
-	/* What was being stored at the moment that its folder was counted may be off. */
+	/* Too much by what was under way at the moment that its folder was counted, at most. */
 	bytes = own_bytes(fix.store);
 	assert_int_equal(kvc_store_usage(fix.store, 1, NULL, 0), 1);
-	drift = own_bytes(fix.store) > bytes ? own_bytes(fix.store) - bytes :
-					       bytes - own_bytes(fix.store);
-	assert_true(drift <= 3 * BATCH * STORED / 4);
+	assert_true(bytes + STORED >= own_bytes(fix.store));
+	assert_true(bytes <= own_bytes(fix.store) + 3 * BATCH * STORED);
 	fix_close(&fix);
 }
 

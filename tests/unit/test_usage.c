@@ -539,6 +539,32 @@ static void test_a_scan_is_void(void **state)
 	kvc_usage_close(other);
 }
 
+/* What goes while its folder is counted may be in the count: that is not taken for granted. */
+static void test_removed_meanwhile(void **state)
+{
+	const struct kvc_usage_count count = { 5, 300, 3 };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	uint64_t drift, before;
+
+	(void)state;
+	before = kvc_usage_scan_position(usage);
+	kvc_usage_removed(usage, before, 5, 0, 100);
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	kvc_usage_removed(usage, before, 5, 0, 100); /* begun before the scan */
+	assert_int_equal(kvc_usage_scan_touched(usage), 1);
+	before = kvc_usage_scan_position(usage);
+	assert_true(kvc_usage_scan_done(usage, 1));
+	kvc_usage_removed(usage, before, 5, 0, 100);
+	kvc_usage_removed(usage, kvc_usage_scan_position(usage), 5, 0, 100);
+	kvc_usage_removed(usage, kvc_usage_scan_position(usage), 5, 0, UINT64_MAX);
+	assert_int_equal(kvc_usage_scan_touched(usage), 1);
+	for (unsigned folders = 2; folders <= 256; folders++)
+		assert_true(kvc_usage_scan_done(usage, folders));
+	assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	check_namespace(usage, 5, 200, 1);
+	kvc_usage_close(usage);
+}
+
 /* Each delta on its own, and both signs of both numbers. */
 static void test_early_numbers(void **state)
 {
@@ -583,6 +609,7 @@ int main(void)
 		USAGE_TEST(test_check_while_counting),
 		USAGE_TEST(test_a_scan),
 		USAGE_TEST(test_a_scan_is_void),
+		USAGE_TEST(test_removed_meanwhile),
 		USAGE_TEST(test_early_numbers),
 	};
 
