@@ -45,6 +45,9 @@ void kvc_files_settle(struct kvc_root *root, uint64_t bytes);
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
 			    uint64_t *out_room);
 
+/* There is none as others have the device: nothing that ends or goes makes any. */
+bool kvc_files_is_left_to_others(const struct kvc_root *root, uint64_t bytes);
+
 /* The device had no room for `bytes`. True: something went for it. again: that did not help. */
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns);
 

@@ -319,6 +319,15 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	return has_room;
 }
 
+bool kvc_files_is_left_to_others(const struct kvc_root *root, uint64_t bytes)
+{
+	const struct kvc_files *files = root->files;
+	struct kvc_usage usage;
+
+	return files && kvc_files_has_watermarks(files) && kvc_files_device(files, &usage) &&
+	       is_left_to_others(files, &usage, bytes);
+}
+
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns)
 {
 	struct kvc_files *files = root->files;

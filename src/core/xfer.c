@@ -262,7 +262,8 @@ static bool may_have_room(struct kvc_session *s, const struct kvc_request *reque
 	if (!request->root->files || kvc_now_ns() >= request->deadline_ns ||
 	    !request->root->store->settings->l3_cleaner_enabled ||
 	    (request->root->capacity_bytes &&
-	     request->shape->stored_bytes > request->root->capacity_bytes))
+	     request->shape->stored_bytes > request->root->capacity_bytes) ||
+	    kvc_files_is_left_to_others(request->root, request->shape->stored_bytes))
 		return false;
 	if (s->queue->in_flight || s->ready)
 		return true;
