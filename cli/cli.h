@@ -182,6 +182,10 @@ int cli_store_open_existing(struct kvc_cli *cli);
  * to an array of texts. */
 json_t *cli_unwritable_roots(struct kvc_cli *cli);
 
+/* A line for each root: what a recount corrected, or that the counts were right. */
+void cli_print_corrected(const struct kvc_root_usage *before, const struct kvc_root_usage *now,
+			 size_t count);
+
 /* A namespace as typed: 0 when there are objects of it in cli->store; else it is told: CLI_USAGE
  * for what is no namespace id, CLI_MISS, or the code of what failed. */
 int cli_namespace_check(struct kvc_cli *cli, const char *id);

@@ -80,7 +80,8 @@ static const struct argp clean_argp = {
 	.parser = parse_clean,
 	.doc = "Makes room now: removes what is used least, by the order of `eviction', whole "
 	       "groups at a time, until not more than that is left, or nothing more can go. Files "
-	       "of others and pinned namespaces stay."
+	       "of others and pinned namespaces stay; when that much cannot go, it says `goal not "
+	       "reached' and how much is missing."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar -c kvcellar.toml clean --to 70% --dry-run\n"
@@ -158,6 +159,36 @@ static int prepare(struct kvc_cli *cli, const struct clean_arguments *arguments)
 
 /* ---------------------------------------------------------------- telling */
 
+static json_t *report_json(const struct clean_arguments *arguments,
+			   const struct kvc_clean_report *report)
+{
+	return json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "to", arguments->to,
+			 "dry_run", (int)(arguments->params.flags & KVC_CLEAN_DRY_RUN), "reached",
+			 report->missing_bytes == 0, "groups", (json_int_t)report->groups,
+			 "objects", (json_int_t)report->objects, "bytes", (json_int_t)report->bytes,
+			 "failed", (json_int_t)report->failed, "left_bytes",
+			 (json_int_t)report->left_bytes, "missing_bytes",
+			 (json_int_t)report->missing_bytes, "pinned_bytes",
+			 (json_int_t)report->pinned_bytes);
+}
+
+/* Nothing failed: what is left may not go, or not just now. */
+static void print_missing(const struct kvc_clean_report *report, bool dry)
+{
+	char missing[CLI_FORMAT_BYTES], pinned[CLI_FORMAT_BYTES];
+
+	printf("goal not reached: %s more would have to go%s; ",
+	       cli_format_size(missing, report->missing_bytes), dry ? " then" : "");
+	if (report->pinned_bytes)
+		printf("%s are of pinned namespaces%s\n",
+		       cli_format_size(pinned, report->pinned_bytes),
+		       report->pinned_bytes < report->missing_bytes ?
+			       ", the rest is in use just now, or others'" :
+			       "");
+	else
+		printf("nothing is pinned: the rest is in use just now, or others'\n");
+}
+
 static int print_report(struct kvc_cli *cli, const struct clean_arguments *arguments,
 			const struct kvc_clean_report *report)
 {
@@ -165,17 +196,13 @@ static int print_report(struct kvc_cli *cli, const struct clean_arguments *argum
 	char size[CLI_FORMAT_BYTES], left[CLI_FORMAT_BYTES];
 
 	if (cli->json)
-		return cli_json_print(cli, json_pack("{s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "to",
-						     arguments->to, "dry_run", (int)dry, "groups",
-						     (json_int_t)report->groups, "objects",
-						     (json_int_t)report->objects, "bytes",
-						     (json_int_t)report->bytes, "failed",
-						     (json_int_t)report->failed, "left_bytes",
-						     (json_int_t)report->left_bytes));
+		return cli_json_print(cli, report_json(arguments, report));
 	printf("%" PRIu64 " object%s in %" PRIu64 " group%s, %s%s; %s left\n", report->objects,
 	       report->objects == 1 ? "" : "s", report->groups, report->groups == 1 ? "" : "s",
 	       cli_format_size(size, report->bytes), dry ? ", would be removed" : ", removed",
 	       cli_format_size(left, report->left_bytes));
+	if (report->missing_bytes)
+		print_missing(report, dry);
 	if (dry)
 		cli_note(cli, "Nothing was changed.");
 	return CLI_DONE;

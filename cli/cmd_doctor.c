@@ -206,19 +206,24 @@ static int store_json(void *context, char *buffer, size_t bytes)
 	return kvc_store_describe(context, KVC_FORMAT_JSON, buffer, bytes);
 }
 
+json_t *doctor_description(struct kvc_store *store)
+{
+	char *text = doctor_library_text(store_json, store);
+	json_t *description = text ? json_loads(text, 0, NULL) : NULL;
+
+	free(text);
+	return description;
+}
+
 json_t *doctor_describe(const struct kvc_config *config, unsigned flags, char **cause)
 {
 	const struct kvc_open_params params = { .size = sizeof(params), .flags = flags };
 	struct kvc_store *store = NULL;
-	json_t *description = NULL;
-	int rc = kvc_store_open(config, &params, &store);
-	char *text = rc == 0 ? doctor_library_text(store_json, store) : NULL;
+	const int rc = kvc_store_open(config, &params, &store);
+	json_t *description = rc == 0 ? doctor_description(store) : NULL;
 
-	if (text)
-		description = json_loads(text, 0, NULL);
 	if (!description)
 		*cause = strdup(kvc_last_error()[0] ? kvc_last_error() : "out of memory");
-	free(text);
 	(void)kvc_store_close(store);
 	return description;
 }

@@ -129,6 +129,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 	case ARGP_KEY_ARG:
 		if (outcome->path)
 			return cli_argp_error("more than one TRACE: '%s'", text);
+		if (strcmp(text, "-") == 0)
+			return cli_argp_error("TRACE: '-': it is read from a file, not from "
+					      "standard input");
 		outcome->path = text;
 		return 0;
 	case ARGP_KEY_END:

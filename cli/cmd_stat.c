@@ -47,8 +47,7 @@ static error_t parse_stat(int key, char *argument, struct argp_state *state)
 static const struct argp_option stat_options[] = {
 	{ "usage", OPTION_USAGE, NULL, 0, "Space of each root instead of an object", 0 },
 	{ "recount", OPTION_RECOUNT, NULL, 0,
-	  "The same, after walking the roots and correcting "
-	  "the counters",
+	  "The same, after walking the roots and correcting the counters; says what was corrected",
 	  0 },
 	{ NULL, 0, NULL, 0, NULL, 0 },
 };
@@ -375,21 +374,65 @@ static void tell_uncorrected(struct kvc_cli *cli)
 	json_decref(roots);
 }
 
+void cli_print_corrected(const struct kvc_root_usage *before, const struct kvc_root_usage *now,
+			 size_t count)
+{
+	char bytes[CLI_FORMAT_BYTES];
+
+	for (size_t i = 0; i < count; i++)
+		if (before[i].own_bytes == now[i].own_bytes &&
+		    before[i].own_objects == now[i].own_objects)
+			printf("%s: the counts were right\n", now[i].path);
+		else
+			printf("%s: corrected, %" PRIu64 " objects of %s were counted\n",
+			       now[i].path, before[i].own_objects,
+			       cli_format_size(bytes, before[i].own_bytes));
+}
+
+static void add_corrected(json_t *document, const struct kvc_root_usage *before,
+			  const struct kvc_root_usage *now, size_t count)
+{
+	json_t *roots = json_object_get(document, "roots");
+
+	for (size_t i = 0; i < count; i++)
+		(void)json_object_update_new(
+			json_array_get(roots, i),
+			json_pack("{s:I, s:I, s:b}", "counted_objects",
+				  (json_int_t)before[i].own_objects, "counted_bytes",
+				  (json_int_t)before[i].own_bytes, "corrected",
+				  before[i].own_bytes != now[i].own_bytes ||
+					  before[i].own_objects != now[i].own_objects));
+}
+
 static int stat_usage(struct kvc_cli *cli, bool recount)
 {
-	struct kvc_root_usage *usage;
+	struct kvc_root_usage *usage = NULL, *before = NULL;
 	size_t count;
-	int rc = CLI_DONE;
+	json_t *document;
+	int rc = CLI_IO;
 
-	usage = read_usage(cli, recount, &count);
+	/* A root that was never counted is counted here already. */
+	if (recount)
+		before = read_usage(cli, false, &count);
+	if (before || !recount)
+		usage = read_usage(cli, recount, &count);
 	if (!usage)
-		return CLI_IO;
+		goto out;
 	if (recount)
 		tell_uncorrected(cli);
-	if (cli->json)
-		rc = cli_json_print(cli, usage_json(usage, count));
-	else
+	rc = CLI_DONE;
+	if (cli->json) {
+		document = usage_json(usage, count);
+		if (recount)
+			add_corrected(document, before, usage, count);
+		rc = cli_json_print(cli, document);
+	} else {
 		print_usage(cli, usage, count);
+		if (recount)
+			cli_print_corrected(before, usage, count);
+	}
+out:
+	free(before);
 	free(usage);
 	return rc;
 }

@@ -288,6 +288,24 @@ static int show_usage(struct kvc_cli *cli, json_t *namespaces)
 	return rc;
 }
 
+/* Says what it corrected, above the table. */
+static int recount(struct kvc_cli *cli)
+{
+	struct kvc_root_usage before[ROOTS_MAX], now[ROOTS_MAX];
+	int rc;
+
+	memset(before, 0, sizeof(before));
+	memset(now, 0, sizeof(now));
+	for (size_t i = 0; i < ROOTS_MAX; i++)
+		before[i].size = now[i].size = sizeof(now[i]);
+	rc = kvc_store_usage(cli->store, 0, before, ROOTS_MAX);
+	if (rc >= 0)
+		rc = kvc_store_usage(cli->store, 1, now, ROOTS_MAX);
+	if (rc > 0 && !cli->json)
+		cli_print_corrected(before, now, (size_t)rc);
+	return rc;
+}
+
 int kvc_cmd_usage(struct kvc_cli *cli, int argc, char **argv)
 {
 	struct usage_arguments arguments = { .recount = false };
@@ -304,7 +322,7 @@ int kvc_cmd_usage(struct kvc_cli *cli, int argc, char **argv)
 	if (rc)
 		return rc;
 	if (arguments.recount) {
-		rc = kvc_store_usage(cli->store, 1, NULL, 0);
+		rc = recount(cli);
 		if (rc < 0)
 			return cli_fail(cli, rc, "usage");
 	}

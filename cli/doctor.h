@@ -70,6 +70,9 @@ json_t *doctor_quiet(void);
  * freed) why it does not open. flags: enum kvc_open_flag. */
 json_t *doctor_describe(const struct kvc_config *config, unsigned flags, char **cause);
 
+/* The same of one that is open: a new reference, or NULL. */
+json_t *doctor_description(struct kvc_store *store);
+
 /* The facts of a root in a description, or NULL. */
 const json_t *doctor_root_facts(const json_t *description, const char *root);
 
@@ -90,7 +93,7 @@ void doctor_check_folder(struct doctor *doctor, int fd, const struct stat *st,
 			 const struct statvfs *fs);
 void doctor_check_space(struct doctor *doctor, const struct statvfs *fs, const json_t *facts);
 void doctor_check_housekeeping(struct doctor *doctor, int root_fd);
-void doctor_check_objects(struct doctor *doctor, int root_fd);
+void doctor_check_objects(struct doctor *doctor, int root_fd, const json_t *facts);
 void doctor_check_identity_file(struct doctor *doctor, int root_fd, bool *out_is_root);
 
 #endif

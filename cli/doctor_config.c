@@ -160,7 +160,10 @@ void doctor_check_plugins(struct doctor *doctor)
 
 	if (!plugins || !doctor->effective)
 		goto out;
-	rc = kvc_plugin_list(rc == 0 ? config : NULL, add_plugin, plugins);
+	/* What is wrong with the configuration was told. */
+	rc = kvc_plugin_list(rc == 0 && !doctor->refused ? config : NULL, add_plugin, plugins);
+	if (rc < 0 && doctor->refused)
+		goto out;
 	if (rc < 0)
 		doctor_add(doctor, DOCTOR_PROBLEM, "plugin", "name another folder in plugin_dir",
 			   "%s", kvc_last_error());
@@ -225,10 +228,13 @@ static void check_metrics_listen(struct doctor *doctor, const char *listen_at)
 	if (rc == 0)
 		doctor_add(doctor, DOCTOR_OK, "metrics_listen", NULL, "%s is free", listen_at);
 	else if (rc == -EADDRINUSE)
-		doctor_add(doctor, DOCTOR_WARNING, "metrics_listen",
-			   "nothing, when that is a running process of this store; else name "
-			   "another port",
-			   "%s is in use: a further process gives no metrics there", listen_at);
+		doctor_add(
+			doctor, DOCTOR_WARNING, "metrics_listen",
+			"nothing, when that is the only process of this store; give each rank an "
+			"address of its own (KVCELLAR_METRICS_LISTEN=127.0.0.2:9464, ...), or use "
+			"metrics_file with {rank} in its path; else name another port",
+			"%s is in use: a further process, as the next rank, gives no metrics there",
+			listen_at);
 	else
 		doctor_add(doctor, DOCTOR_PROBLEM, "metrics_listen", "name another port", "%s: %s",
 			   listen_at, strerror(-rc));

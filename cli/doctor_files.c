@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcellar doctor: space, and what lies in a root (docs/on-disk-format.md has the forms). */
+/* kvcellar doctor: what lies in a root (docs/on-disk-format.md has the forms). */
 #include "doctor.h"
 
 #include <dirent.h>
@@ -12,17 +12,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROOT_JSON	  ".kvcellar/root.json"
-#define ROOT_JSON_MAX	  65536u
-#define CLEANER_LOCK	  ".kvcellar/cleaner.lock"
-#define SHM		  ".kvcellar/packed/root.shm"
-#define SHM_MACHINE	  144 /* offset of the machine id, 32 bytes; the heartbeat follows */
-#define OTHER_HOST_S	  60
-#define TEMPORARY_PREFIX  ".kvctmp."
-#define LOOKED_AT_MAX	  100000u
-#define LOOK_S		  3
-#define FUTURE_S	  120
-#define INODES_LEAST_PART 100u
+#define ROOT_JSON	 ".kvcellar/root.json"
+#define ROOT_JSON_MAX	 65536u
+#define CLEANER_LOCK	 ".kvcellar/cleaner.lock"
+#define SHM		 ".kvcellar/packed/root.shm"
+#define SHM_MACHINE	 144 /* offset of the machine id, 32 bytes; the heartbeat follows */
+#define OTHER_HOST_S	 60
+#define TEMPORARY_PREFIX ".kvctmp."
+#define LOOKED_AT_MAX	 100000u
+#define LOOK_S		 3
+#define FUTURE_S	 120
+#define DEPTH		 3 /* of folders in a root */
+#define COUNTS_OFF_PART	 8u
+#define COUNTS_OFF_LEAST (UINT64_C(1) << 20)
 
 /* ---------------------------------------------------------------- root.json */
 
@@ -109,116 +111,6 @@ void doctor_check_identity_file(struct doctor *doctor, int root_fd, bool *out_is
 	check_created(doctor, identity);
 	json_decref(identity);
 	free(text);
-}
-
-/* ---------------------------------------------------------------- space */
-
-struct space {
-	uint64_t total;
-	uint64_t free; /* to be had by this user */
-	uint64_t used;
-	uint64_t own;
-	uint64_t capacity;
-	uint64_t min_free;
-	bool own_known;
-};
-
-static double percent(uint64_t part, uint64_t total)
-{
-	return total ? 100.0 * (double)part / (double)total : 0;
-}
-
-/* Cleaning takes away what is ours; what others store stays. */
-static void check_watermarks(struct doctor *doctor, const struct space *space)
-{
-	const double high = json_number_value(doctor_option(doctor, "l3_cleaner_high_watermark"));
-	const double low = json_number_value(doctor_option(doctor, "l3_cleaner_low_watermark"));
-	const double used = percent(space->used, space->total);
-	const uint64_t others = space->used > space->own ? space->used - space->own : 0;
-
-	if (!doctor_flag(doctor, "l3_cleaner_enabled") || high <= 0 || used < high)
-		return;
-	if (space->own_known && percent(others, space->total) >= low)
-		doctor_add(
-			doctor, DOCTOR_PROBLEM, "watermark",
-			"free the disk of others' files, set higher watermarks, or use a disk of "
-			"its own with `capacity'",
-			"%.1f%% of the disk are used, above the high mark of %.1f%%, and %.1f%% "
-			"are others': cleaning cannot mend that",
-			used, high, percent(others, space->total));
-	else
-		doctor_add(doctor, DOCTOR_WARNING, "watermark",
-			   "nothing, when a process with the cleaner runs; else `kvcellar clean'",
-			   "%.1f%% of the disk are used, above the high mark of %.1f%%", used,
-			   high);
-}
-
-static void check_capacity(struct doctor *doctor, const struct space *space)
-{
-	char a[CLI_FORMAT_BYTES], b[CLI_FORMAT_BYTES];
-
-	if (space->capacity > space->total)
-		doctor_add(doctor, DOCTOR_PROBLEM, "capacity",
-			   "set it below the size of the disk, or in percent of it",
-			   "%s is more than the disk has: %s", cli_format_size(a, space->capacity),
-			   cli_format_size(b, space->total));
-	else if (space->own_known && space->capacity > space->own + space->free)
-		doctor_add(doctor, DOCTOR_WARNING, "capacity",
-			   "lower it, or free the disk of others' files",
-			   "%s cannot be reached: others leave %s",
-			   cli_format_size(a, space->capacity),
-			   cli_format_size(b, space->own + space->free));
-	else if (space->capacity)
-		doctor_add(doctor, DOCTOR_OK, "capacity", NULL, "%s of %s used",
-			   cli_format_size(a, space->own), cli_format_size(b, space->capacity));
-}
-
-static void check_free(struct doctor *doctor, const struct space *space)
-{
-	char a[CLI_FORMAT_BYTES], b[CLI_FORMAT_BYTES];
-
-	if (space->free == 0)
-		doctor_add(doctor, DOCTOR_PROBLEM, "space", "free space on the disk",
-			   "the file system is full");
-	else if (space->min_free > space->total)
-		doctor_add(doctor, DOCTOR_PROBLEM, "space", "lower min_free",
-			   "min_free is %s, the disk has %s: nothing is stored",
-			   cli_format_size(a, space->min_free), cli_format_size(b, space->total));
-	else if (space->free <= space->min_free)
-		doctor_add(doctor, DOCTOR_PROBLEM, "space",
-			   "free the disk of others' files, or lower min_free",
-			   "%s free, min_free is %s: nothing more is stored",
-			   cli_format_size(a, space->free), cli_format_size(b, space->min_free));
-	else
-		doctor_add(doctor, DOCTOR_OK, "space", NULL, "%s of %s free",
-			   cli_format_size(a, space->free), cli_format_size(b, space->total));
-}
-
-void doctor_check_space(struct doctor *doctor, const struct statvfs *fs, const json_t *facts)
-{
-	const json_t *index = json_object_get(facts, "index");
-	const char *own = json_string_value(json_object_get(facts, "own"));
-	struct space space = {
-		.total = (uint64_t)fs->f_blocks * fs->f_frsize,
-		.free = (uint64_t)fs->f_bavail * fs->f_frsize,
-		.used = (uint64_t)(fs->f_blocks - fs->f_bfree) * fs->f_frsize,
-		.own = own ? strtoull(own, NULL, 10) : 0,
-		.own_known = own && own[0] >= '0' && own[0] <= '9',
-	};
-
-	if (index)
-		space.own += (uint64_t)json_integer_value(json_object_get(index, "segment_bytes")) -
-			     (uint64_t)json_integer_value(json_object_get(index, "live_bytes"));
-	space.capacity = doctor_share(doctor_option(doctor, "capacity"), space.total);
-	space.min_free = doctor_share(doctor_option(doctor, "min_free"), space.total);
-	check_free(doctor, &space);
-	check_capacity(doctor, &space);
-	check_watermarks(doctor, &space);
-	if (fs->f_files && fs->f_favail < fs->f_files / INODES_LEAST_PART)
-		doctor_add(doctor, fs->f_favail ? DOCTOR_WARNING : DOCTOR_PROBLEM, "inodes",
-			   "use the packed layout, or a file system made with more inodes",
-			   "%" PRIu64 " of %" PRIu64 " left", (uint64_t)fs->f_favail,
-			   (uint64_t)fs->f_files);
 }
 
 /* ---------------------------------------------------------------- housekeeping */
@@ -352,22 +244,39 @@ struct look {
 	uint64_t seen;
 	uint64_t temporary;
 	uint64_t temporary_bytes;
+	uint64_t objects_bytes;
 	uint64_t future;
 	char example[256]; /* of those from the future */
 	time_t now;
 	time_t end;
+	bool in_namespace;
 	bool cut;
 };
 
-static void look_at(struct look *look, int folder_fd, const char *name, const struct stat *st)
+/* "model-0123456789abcdef" */
+static bool is_namespace(const char *name)
 {
-	(void)folder_fd;
+	const size_t bytes = strlen(name);
+
+	return bytes > 17 && name[bytes - 17] == '-' &&
+	       strspn(name + bytes - 16, "0123456789abcdef") == 16;
+}
+
+static bool is_hash_folder(const char *name)
+{
+	return strlen(name) == 2 && strspn(name, "0123456789abcdef") == 2;
+}
+
+static void look_at(struct look *look, const char *folder, const char *name, const struct stat *st)
+{
 	look->seen++;
 	if (strncmp(name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0 &&
 	    st->st_mtime < look->now - 60) {
 		look->temporary++;
 		look->temporary_bytes += (uint64_t)st->st_blocks * 512;
 	}
+	if (look->in_namespace && is_hash_folder(folder) && name[0] != '.')
+		look->objects_bytes += (uint64_t)st->st_size;
 	if (st->st_mtime <= look->now + FUTURE_S)
 		return;
 	if (look->future++ == 0)
@@ -382,6 +291,8 @@ static void look_into(struct look *look, int parent_fd, const char *name, unsign
 	const struct dirent *entry;
 	struct stat st;
 
+	if (depth == DEPTH - 1)
+		look->in_namespace = is_namespace(name);
 	while (entries && (entry = readdir(entries))) {
 		if (look->seen >= LOOKED_AT_MAX || time(NULL) > look->end || cli_interrupted()) {
 			look->cut = true;
@@ -391,7 +302,7 @@ static void look_into(struct look *look, int parent_fd, const char *name, unsign
 		    fstatat(dirfd(entries), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
 			continue;
 		if (S_ISREG(st.st_mode))
-			look_at(look, dirfd(entries), entry->d_name, &st);
+			look_at(look, name, entry->d_name, &st);
 		else if (S_ISDIR(st.st_mode) && depth > 0)
 			look_into(look, dirfd(entries), entry->d_name, depth - 1);
 	}
@@ -399,14 +310,41 @@ static void look_into(struct look *look, int parent_fd, const char *name, unsign
 		(void)closedir(entries);
 }
 
-void doctor_check_objects(struct doctor *doctor, int root_fd)
+/* The counts of files against what was found. A part of the files can only be too much. */
+static void check_counts(struct doctor *doctor, const json_t *facts, const struct look *look)
+{
+	const char *own = json_string_value(json_object_get(facts, "own"));
+	const uint64_t slots = (uint64_t)json_integer_value(
+		json_object_get(json_object_get(facts, "index"), "live_bytes"));
+	char a[CLI_FORMAT_BYTES], b[CLI_FORMAT_BYTES];
+	uint64_t counted, larger, smaller;
+
+	/* One that says how it was counted is not complete yet. */
+	if (!own || own[0] < '0' || own[0] > '9' || strstr(own, "counted") ||
+	    strcmp(doctor_text(doctor, "naming"), "nixl") == 0)
+		return;
+	counted = strtoull(own, NULL, 10);
+	counted = counted > slots ? counted - slots : 0;
+	if (look->cut && look->objects_bytes <= counted)
+		return;
+	larger = counted > look->objects_bytes ? counted : look->objects_bytes;
+	smaller = counted > look->objects_bytes ? look->objects_bytes : counted;
+	if (larger - smaller > COUNTS_OFF_LEAST && larger - smaller > larger / COUNTS_OFF_PART)
+		doctor_add(doctor, DOCTOR_WARNING, "counts", "run `kvcellar stat --recount'",
+			   "%s are counted in files, %s%s were found: others removed or brought "
+			   "some",
+			   cli_format_size(a, counted), cli_format_size(b, look->objects_bytes),
+			   look->cut ? " and more" : "");
+}
+
+void doctor_check_objects(struct doctor *doctor, int root_fd, const json_t *facts)
 {
 	struct look look = { .now = time(NULL) };
 	const char *of = "";
 	char size[CLI_FORMAT_BYTES];
 
 	look.end = look.now + LOOK_S;
-	look_into(&look, root_fd, ".", 3);
+	look_into(&look, root_fd, ".", DEPTH);
 	of = look.cut ? " of those looked at" : "";
 	if (look.temporary)
 		doctor_add(doctor, DOCTOR_WARNING, "orphans",
@@ -423,4 +361,5 @@ void doctor_check_objects(struct doctor *doctor, int root_fd)
 		doctor_add(doctor, DOCTOR_OK, "files", NULL,
 			   "%" PRIu64 " looked at%s: no orphans, no time in the future", look.seen,
 			   look.cut ? ", not all" : "");
+	check_counts(doctor, facts, &look);
 }

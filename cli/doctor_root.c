@@ -149,6 +149,21 @@ static void check_state(struct doctor *doctor, const json_t *facts)
 			   fact_of(facts, "storage_layout"), fact_of(facts, "uuid"));
 }
 
+/* A layout is for good, and the reason may be gone tomorrow. */
+static void check_layout(struct doctor *doctor, const json_t *facts, bool is_root)
+{
+	const char *reason = fact_of(facts, "layout_reason");
+
+	if (reason[0] && is_root)
+		doctor_add(doctor, DOCTOR_OK, "layout", NULL,
+			   "files, as a new root here would get now, too: %s", reason);
+	else if (reason[0])
+		doctor_add(doctor, DOCTOR_WARNING, "layout",
+			   "set `capacity' before the first process stores there, unless files are "
+			   "what is wanted",
+			   "a new root gets the files layout: %s", reason);
+}
+
 /* The facts of one root: from the whole store, or, when that does not open, by itself. A new
  * reference; NULL after it was told. */
 static json_t *facts_of(struct doctor *doctor, const char *path)
@@ -197,19 +212,25 @@ static json_t *selftest_members(const char *path)
 	return members;
 }
 
-static int run_selftest(const struct doctor *doctor, const char *path)
+/* What was found out by opening it for that goes to *out_facts: a new reference, or NULL. */
+static int run_selftest(const struct doctor *doctor, const char *path, json_t **out_facts)
 {
 	const struct kvc_open_params params = { .size = sizeof(params),
 						.flags = KVC_OPEN_NO_SELFTEST };
 	json_t *members = selftest_members(path);
 	struct kvc_config *config = NULL;
 	struct kvc_store *store = NULL;
+	json_t *description = NULL;
 	int rc = members ? doctor_config(doctor, members, &config) : -ENOMEM;
 
 	if (rc == 0)
 		rc = kvc_store_open(config, &params, &store);
 	if (rc == 0)
+		description = doctor_description(store);
+	*out_facts = json_deep_copy(doctor_root_facts(description, path));
+	if (rc == 0)
 		rc = kvc_store_selftest(store);
+	json_decref(description);
 	/* A close that succeeds does not change the text of what failed. */
 	(void)kvc_store_close(store);
 	kvc_config_free(config);
@@ -236,7 +257,8 @@ static int try_file(int root_fd)
 	return rc;
 }
 
-static void check_selftest(struct doctor *doctor, const char *path, int root_fd, bool is_root)
+static void check_selftest(struct doctor *doctor, const char *path, int root_fd, bool is_root,
+			   json_t **out_facts)
 {
 	struct timespec begin, end;
 	char text[CLI_FORMAT_BYTES];
@@ -244,7 +266,7 @@ static void check_selftest(struct doctor *doctor, const char *path, int root_fd,
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &begin);
 	errno = 0;
-	rc = is_root ? run_selftest(doctor, path) : try_file(root_fd);
+	rc = is_root ? run_selftest(doctor, path, out_facts) : try_file(root_fd);
 	(void)clock_gettime(CLOCK_MONOTONIC, &end);
 	if (rc == 0)
 		doctor_add(doctor, DOCTOR_OK, "self-test", NULL, "written, read and removed in %s",
@@ -265,21 +287,25 @@ static void check_selftest(struct doctor *doctor, const char *path, int root_fd,
 static void check_contents(struct doctor *doctor, const char *path, int fd,
 			   const struct statvfs *fs, bool writable)
 {
+	json_t *facts, *tried = NULL;
 	bool is_root = false;
-	json_t *facts;
 
 	doctor_check_identity_file(doctor, fd, &is_root);
 	facts = facts_of(doctor, path);
 	if (facts) {
 		check_state(doctor, facts);
-		check_io(doctor, facts);
+		check_layout(doctor, facts, is_root);
 		check_index(doctor, facts);
 	}
 	doctor_check_space(doctor, fs, facts);
 	doctor_check_housekeeping(doctor, fd);
-	doctor_check_objects(doctor, fd);
+	doctor_check_objects(doctor, fd, facts);
 	if (facts && writable && !doctor->read_only)
-		check_selftest(doctor, path, fd, is_root);
+		check_selftest(doctor, path, fd, is_root, &tried);
+	/* Who opens it for writing tries what works; who reads only cannot. */
+	if (facts)
+		check_io(doctor, tried ? tried : facts);
+	json_decref(tried);
 	json_decref(facts);
 }
 

@@ -43,22 +43,15 @@ struct sim_cache {
 	size_t request_capacity;
 };
 
-static const struct kvc_order *const orders[] = { &kvc_order_lru, &kvc_order_fifo,
-						  &kvc_order_s3fifo };
-
 bool sim_policy_of(const char *name, bool exact, struct sim_policy *out)
 {
-	if (strcmp(name, SIM_REFERENCE) == 0) {
+	const struct kvc_order *order = kvc_order_of(name);
+
+	if (strcmp(name, SIM_REFERENCE) == 0)
 		*out = (struct sim_policy){ SIM_REFERENCE, &kvc_order_fifo, true, true };
-		return true;
-	}
-	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
-		if (strcmp(name, orders[i]->name) == 0) {
-			*out = (struct sim_policy){ orders[i]->name, orders[i], exact, false };
-			return true;
-		}
-	}
-	return false;
+	else if (order)
+		*out = (struct sim_policy){ order->name, order, exact, false };
+	return order || strcmp(name, SIM_REFERENCE) == 0;
 }
 
 struct sim_cache *sim_cache_new(const struct sim_policy *policy, uint32_t capacity, uint32_t span,

@@ -415,6 +415,9 @@ struct kvc_clean_params {
  * @groups      what belongs together: all objects of one key and model
  * @failed      objects that could not be removed
  * @left_bytes  own bytes that are left
+ * @missing_bytes  that would have to go besides for what was asked for, and cannot: pinned, in use,
+ *              or others'; 0: it was reached
+ * @pinned_bytes   of what is left: of pinned namespaces
  */
 struct kvc_clean_report {
 	size_t size;
@@ -423,6 +426,8 @@ struct kvc_clean_report {
 	uint64_t bytes;
 	uint64_t failed;
 	uint64_t left_bytes;
+	uint64_t missing_bytes;
+	uint64_t pinned_bytes;
 };
 
 /*

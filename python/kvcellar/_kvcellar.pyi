@@ -192,7 +192,8 @@ class Store:
         to_bytes: int | None = None,
         dry_run: bool = False,
     ) -> dict[str, int]:
-        """groups, objects, bytes, failed, left_bytes. One of to_percent and to_bytes."""
+        """groups, objects, bytes, failed, left_bytes, missing_bytes (would have to go besides, and
+        cannot), pinned_bytes (of what is left). One of to_percent and to_bytes."""
     def list(self, namespace: str | None = None) -> list[ObjectInfo]: ...
     def verify(
         self,

@@ -176,7 +176,8 @@ const char kvcpy_store_clean_doc[] =
 	"clean($self, /, *, to_percent=None, to_bytes=None, dry_run=False)\n--\n\n"
 	"Removes what is used least until not more than that is left on each root: a percentage\n"
 	"of its capacity, without one of its file system; or bytes of its objects. Returns\n"
-	"groups, objects, bytes, failed and left_bytes. dry_run: only tells what would go.";
+	"groups, objects, bytes, failed, left_bytes, missing_bytes (would have to go besides, and\n"
+	"cannot) and pinned_bytes (of what is left). dry_run: only tells what would go.";
 PyObject *kvcpy_store_clean(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *kwnames)
 {
@@ -195,9 +196,11 @@ PyObject *kvcpy_store_clean(PyObject *self, PyObject *const *args, Py_ssize_t na
 	kvcpy_leave(handle);
 	if (rc < 0)
 		return kvcpy_raise(handle->state, rc);
-	return Py_BuildValue("{sKsKsKsKsK}", "groups", (unsigned long long)report.groups, "objects",
-			     (unsigned long long)report.objects, "bytes",
+	return Py_BuildValue("{sKsKsKsKsKsKsK}", "groups", (unsigned long long)report.groups,
+			     "objects", (unsigned long long)report.objects, "bytes",
 			     (unsigned long long)report.bytes, "failed",
 			     (unsigned long long)report.failed, "left_bytes",
-			     (unsigned long long)report.left_bytes);
+			     (unsigned long long)report.left_bytes, "missing_bytes",
+			     (unsigned long long)report.missing_bytes, "pinned_bytes",
+			     (unsigned long long)report.pinned_bytes);
 }

@@ -6,6 +6,7 @@
 #include "core/describe.h"
 #include "core/log.h"
 #include "core/packed.h"
+#include "core/pin.h"
 #include "core/sized.h"
 #include "core/store.h"
 #include "core/walk.h"
@@ -136,6 +137,8 @@ static int clean_files(struct kvc_files *files, const struct kvc_clean_params *p
 	report->objects += evicted.objects;
 	report->bytes += evicted.bytes;
 	report->failed += evicted.failed;
+	report->missing_bytes += bytes > evicted.bytes ? bytes - evicted.bytes : 0;
+	report->pinned_bytes += kvc_pin_bytes(root);
 	report->left_bytes += dry && own >= evicted.bytes ? own - evicted.bytes : own;
 	return rc;
 }
@@ -187,5 +190,7 @@ int kvc_cleaner_clean(struct kvc_store *store, const struct kvc_clean_params *pa
 	out->bytes = report.bytes;
 	out->failed = report.failed;
 	out->left_bytes = report.left_bytes;
+	out->missing_bytes = report.missing_bytes;
+	out->pinned_bytes = report.pinned_bytes;
 	return 0;
 }

@@ -103,11 +103,36 @@ int kvc_tenant_share_parse(const char *text, char **out_tenant, json_t **out_sha
 	return rc;
 }
 
-static int check_tenant_shares(const struct kvc_effective *effective)
+/* Of a share as kvc_tenant_share_parse() gives it: "30%", or a number of bytes. */
+static double percent_of(const json_t *share)
+{
+	const char *text = json_string_value(share);
+	char number[32];
+	double percent = 0;
+
+	if (!text || !*text || strlen(text) > sizeof(number))
+		return 0;
+	(void)snprintf(number, sizeof(number), "%.*s", (int)strlen(text) - 1, text);
+	return kvc_number_parse(number, &percent) == 0 ? percent : 0;
+}
+
+/* Shares are most bytes: more than all of it in sum protects nobody from the others. */
+static int check_sum(struct kvc_effective *effective, double percent)
+{
+	if (percent <= 100)
+		return 0;
+	return kvc_warn(effective,
+			"tenant_shares: the percentages are %g in sum, more than 100: tenants that "
+			"use all of their shares evict each other's pages",
+			percent);
+}
+
+static int check_tenant_shares(struct kvc_effective *effective)
 {
 	const json_t *list = json_object_get(effective->top, "tenant_shares");
 	char **tenants = calloc(json_array_size(list) + 1, sizeof(*tenants));
 	int rc = tenants ? 0 : -ENOMEM;
+	double percent = 0;
 
 	for (size_t i = 0; i < json_array_size(list) && rc == 0; i++) {
 		const char *text = json_string_value(json_array_get(list, i));
@@ -115,6 +140,7 @@ static int check_tenant_shares(const struct kvc_effective *effective)
 		json_t *share = NULL;
 
 		rc = kvc_tenant_share_parse(text, &tenants[i], &share);
+		percent += rc == 0 ? percent_of(share) : 0;
 		json_decref(share);
 		for (size_t j = 0; j < i && rc == 0; j++)
 			if (strcmp(tenants[i], tenants[j]) == 0)
@@ -124,7 +150,7 @@ static int check_tenant_shares(const struct kvc_effective *effective)
 	for (size_t i = 0; tenants && i < json_array_size(list); i++)
 		free(tenants[i]);
 	free(tenants);
-	return rc;
+	return rc ? rc : check_sum(effective, percent);
 }
 
 /* A name or a number of this machine's loopback, and a port. */

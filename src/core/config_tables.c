@@ -25,10 +25,11 @@ const struct kvc_option kvc_top_options[] = {
 	    "Go around the page cache (O_DIRECT); where that does not work, buffered with a "
 	    "warning."),
 	ROW("l3_cleaner_enabled", "boolean", "", "true", BOOLEAN, 0,
-	    "Delete the oldest entries when a file system fills up; false when something else "
-	    "does it."),
+	    "Remove what was used least when `capacity` or a file system fills up; false when "
+	    "something else does it."),
 	ROW("l3_cleaner_high_watermark", "float", "percent", "80.0", "[0, 100]", 0,
-	    "Cleaning begins when the file system of a storage directory is this full."),
+	    "Cleaning begins when the file system of a storage directory without `capacity` is "
+	    "this full."),
 	ROW("l3_cleaner_low_watermark", "float", "percent", "70.0", "[0, 100]", 0,
 	    "Cleaning ends below this; must be lower than l3_cleaner_high_watermark."),
 	ROW("storage_dirs", "list", "", KVC_DEFAULT_ROOT, "", 0,
@@ -49,7 +50,8 @@ const struct kvc_option kvc_top_options[] = {
 	ROW("min_free", "size", "bytes or %", "0", "", 0,
 	    "Space of each file system that is left free."),
 	ROW("tenant_shares", "list", "", "", "", 0,
-	    "Most of a root's capacity that a tenant may have: tenant=30% or tenant=100GiB."),
+	    "Most of a root's capacity that a tenant may have: tenant=30% or tenant=100GiB; one "
+	    "that is not listed has no limit."),
 	ROW("eviction", "string", "", "lru", "lru | fifo | s3fifo", 0,
 	    "Which entries go first: the least recently used, the oldest, or those never used "
 	    "again."),
@@ -77,7 +79,8 @@ const struct kvc_option kvc_top_options[] = {
 	    "Loopback address and port at which the counters are served for Prometheus, as "
 	    "127.0.0.1:9464; \"\": none."),
 	ROW("trace_file", "string", "", "", "", 0,
-	    "File to record requests to (hashed keys) for `kvcellar replay`; \"\": none."),
+	    "File to record requests to (hashed keys) for `kvcellar replay`, at most 64 MiB with "
+	    "the former one; \"\": none."),
 	ROW("strict", "boolean", "", "true", BOOLEAN, 0,
 	    "An unknown key is an error; false: a warning."),
 	ROW("plugin_dir", "string", "", "", "", 0,

@@ -43,18 +43,6 @@ int kvc_root_check_writable(const struct kvc_root *root)
 					  "this version only reads what is stored there");
 }
 
-static const char *deadline_word(const struct kvc_root *root)
-{
-	switch (kvc_root_deadline_kind(root)) {
-	case KVC_DEADLINE_HARD:
-		return "hard";
-	case KVC_DEADLINE_SOFT:
-		return "soft";
-	default:
-		return "staged";
-	}
-}
-
 static const char *selection_word(const struct kvc_settings *settings)
 {
 	switch (settings->selection) {
@@ -76,158 +64,6 @@ static const char *verify_word(const struct kvc_settings *settings)
 	};
 
 	return words[settings->verify];
-}
-
-/* One fact of a store or root, for both forms. */
-static void fact(struct kvc_text *text, bool json, bool *first, const char *name, const char *value)
-{
-	if (json) {
-		kvc_text_add(text, "%s\"%s\": ", *first ? "" : ", ", name);
-		kvc_text_json(text, value);
-	} else {
-		kvc_text_add(text, "  %-14s %s\n", name, value);
-	}
-	*first = false;
-}
-
-/* What is counted, and how far that can be trusted before a recount. */
-static void own_fact(struct kvc_text *text, bool json, bool *first, struct kvc_root *root)
-{
-	const char *how = "";
-	char line[200], how_far[80];
-	uint64_t bytes, objects;
-	uint32_t done, total;
-
-	kvc_usage_reload(root->usage);
-	if (kvc_usage_is_new(root->usage)) {
-		const bool loaded = kvc_usage_is_loaded(root->usage);
-
-		if (root->read_only && !root->is_packed && !loaded) {
-			fact(text, json, first, "own", "not counted by a read-only open");
-			return;
-		}
-		how = loaded			       ? ", as counted by all processes so far" :
-		      root->read_only		       ? ", not counting files beside the slots" :
-		      kvc_usage_is_shared(root->usage) ? ", as counted by all processes so far" :
-							 ", as counted by this process";
-		if (kvc_files_progress(root, &done, &total)) {
-			(void)snprintf(how_far, sizeof(how_far),
-				       ", being counted: %u of %u folders", done, total);
-			how = how_far;
-		}
-	}
-	kvc_walk_usage(root, &bytes, &objects);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " bytes in %" PRIu64 " object%s%s", bytes,
-		       objects, objects == 1 ? "" : "s", how);
-	fact(text, json, first, "own", line);
-}
-
-/* ---------------------------------------------------------------- the index of a packed root */
-
-void kvc_index_figures(struct kvc_packed *packed, struct kvc_index_figure out[KVC_INDEX_FIGURES])
-{
-	struct kvc_packed_health health;
-
-	kvc_packed_health(packed, &health);
-	const struct kvc_index_figure figures[KVC_INDEX_FIGURES] = {
-		{ "capacity_bytes", "Bytes that segments may take.", health.capacity_bytes },
-		{ "segment_bytes", "Bytes that segments take, free slots too.",
-		  health.segment_bytes },
-		{ "live_bytes", "Bytes of the slots in use.", health.live_bytes },
-		{ "live_slots", "Objects in slots.", health.live_slots },
-		{ "free_slots", "Slots that are ready for use.", health.free_slots },
-		{ "table_entries", "Entries that the hash tables have room for.",
-		  health.table_entries },
-		{ "arenas", "Namespaces and slot sizes.", health.arenas },
-		{ "segments", "Segment files.", health.segments },
-		{ "processes", "Process entries in use.", health.processes },
-		{ "quarantined", "Dead processes whose slots wait.", health.quarantined },
-		{ "evicted", "Objects evicted by this process.", health.evicted },
-		{ "recovered", "Slots of dead processes freed by this process.", health.recovered },
-		{ "broken", "1 when a page of the index was lost.", health.broken },
-		{ "rebuilt", "1 when this open made the index again.", health.rebuilt },
-	};
-
-	memcpy(out, figures, sizeof(figures));
-}
-
-static void index_json(struct kvc_text *text, struct kvc_packed *packed)
-{
-	struct kvc_index_figure figures[KVC_INDEX_FIGURES];
-
-	kvc_index_figures(packed, figures);
-	kvc_text_add(text, ", \"index\": {");
-	for (size_t i = 0; i < KVC_INDEX_FIGURES; i++)
-		kvc_text_add(text, "%s\"%s\": %" PRIu64, i ? ", " : "", figures[i].name,
-			     figures[i].value);
-	kvc_text_add(text, "}");
-}
-
-static void index_text(struct kvc_text *text, struct kvc_packed *packed)
-{
-	struct kvc_packed_health h;
-	bool first = false;
-	char line[200];
-
-	kvc_packed_health(packed, &h);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes in %u segment%s%s",
-		       h.segment_bytes, h.capacity_bytes, h.segments, h.segments == 1 ? "" : "s",
-		       h.segment_bytes > h.capacity_bytes ? " (being given back)" : "");
-	fact(text, false, &first, "allocated", line);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " live, %" PRIu64 " free, in %u arena%s",
-		       h.live_slots, h.free_slots, h.arenas, h.arenas == 1 ? "" : "s");
-	fact(text, false, &first, "slots", line);
-	(void)snprintf(line, sizeof(line), "%" PRIu64 " entries, %.0f%% used", h.table_entries,
-		       h.table_entries ? 100.0 * (double)h.live_slots / (double)h.table_entries :
-					 0.0);
-	fact(text, false, &first, "table", line);
-	(void)snprintf(line, sizeof(line), "%u; %u dead one%s with slots in quarantine",
-		       h.processes, h.quarantined, h.quarantined == 1 ? "" : "s");
-	fact(text, false, &first, "processes", line);
-	(void)snprintf(line, sizeof(line),
-		       "%s%s; by this process: %" PRIu64 " evicted, %" PRIu64 " recovered",
-		       h.broken ? "damaged: a page of it was lost" : "ok",
-		       h.rebuilt ? ", made again at this open" : "", h.evicted, h.recovered);
-	fact(text, false, &first, "index", line);
-}
-
-static void root_facts(struct kvc_text *text, bool json, struct kvc_root *root)
-{
-	struct kvc_packed *packed = kvc_root_packed(root, false);
-	struct kvc_attributes now = { .size = sizeof(now) };
-	struct kvc_usage usage = { .size = sizeof(usage) };
-	const struct kvc_plugin *ops = &root->backend->module->ops;
-	char line[160];
-	bool first = true;
-
-	/* What holds now, as far as it can be asked without waiting. */
-	if (kvc_root_deadline_kind(root) == KVC_DEADLINE_STAGED ||
-	    ops->root_query(root->handle, &now) < 0)
-		now = root->attributes;
-	fact(text, json, &first, "path", root->location);
-	fact(text, json, &first, "uuid", root->uuid_text);
-	fact(text, json, &first, "state", kvc_root_state(root));
-	fact(text, json, &first, "storage_layout", root->is_packed ? "packed" : "files");
-	fact(text, json, &first, "file_system", now.file_system);
-	fact(text, json, &first, "io_engine", now.io_engine);
-	fact(text, json, &first, "direct_io",
-	     now.flags & KVC_ATTRIBUTE_DIRECT ? "yes" : "no, through the page cache");
-	(void)snprintf(line, sizeof(line), "%u", now.alignment);
-	fact(text, json, &first, "alignment", line);
-	fact(text, json, &first, "deadline", deadline_word(root));
-	if (now.note[0])
-		fact(text, json, &first, "note", now.note);
-	own_fact(text, json, &first, root);
-	if (kvc_root_deadline_kind(root) != KVC_DEADLINE_STAGED &&
-	    ops->usage(root->handle, &usage) == 0) {
-		(void)snprintf(line, sizeof(line), "%" PRIu64 " of %" PRIu64 " bytes",
-			       usage.free_bytes, usage.total_bytes);
-		fact(text, json, &first, "free", line);
-	}
-	if (packed && json)
-		index_json(text, packed);
-	else if (packed)
-		index_text(text, packed);
 }
 
 /* Of all roots, or "mixed". */
@@ -262,31 +98,32 @@ static void store_facts(struct kvc_text *text, bool json, struct kvc_store *stor
 	bool first = true;
 	char line[160];
 
-	fact(text, json, &first, "version", kvc_version());
-	fact(text, json, &first, "plugin", store->backend->module->ops.name);
-	fact(text, json, &first, "chosen_by", selection_word(settings));
-	fact(text, json, &first, "naming",
-	     settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
+	kvc_describe_fact(text, json, &first, "version", kvc_version());
+	kvc_describe_fact(text, json, &first, "plugin", store->backend->module->ops.name);
+	kvc_describe_fact(text, json, &first, "chosen_by", selection_word(settings));
+	kvc_describe_fact(text, json, &first, "naming",
+			  settings->naming == KVC_NAMING_NIXL ? "nixl" : "kvcellar");
 	/* As text each root has its own line of it. */
 	if (json)
-		fact(text, json, &first, "storage_layout", layout_word(store));
-	fact(text, json, &first, "verify", verify_word(settings));
-	fact(text, json, &first, "identity",
-	     settings->identity ? settings->identity :
-	     json		? "unset" :
-				  "unset in the configuration (an engine may give its own)");
-	fact(text, json, &first, "tenant", settings->tenant ? settings->tenant : "unset");
+		kvc_describe_fact(text, json, &first, "storage_layout", layout_word(store));
+	kvc_describe_fact(text, json, &first, "verify", verify_word(settings));
+	kvc_describe_fact(text, json, &first, "identity",
+			  settings->identity ? settings->identity :
+			  json		     ? "unset" :
+				 "unset in the configuration (an engine may give its own)");
+	kvc_describe_fact(text, json, &first, "tenant",
+			  settings->tenant ? settings->tenant : "unset");
 	(void)snprintf(line, sizeof(line), "get %u ms, set %u ms, exists %u ms",
 		       settings->get_timeout_ms, settings->set_timeout_ms,
 		       settings->exists_timeout_ms);
-	fact(text, json, &first, "timeouts", line);
+	kvc_describe_fact(text, json, &first, "timeouts", line);
 	(void)snprintf(line, sizeof(line), "%s; %s",
 		       settings->l3_cleaner_enabled ? "enabled" : "off", eviction_word(store));
-	fact(text, json, &first, "cleaner", line);
-	fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
+	kvc_describe_fact(text, json, &first, "cleaner", line);
+	kvc_describe_fact(text, json, &first, "stats_page", kvc_counters_path(store->counters));
 	kvc_metrics_where(store, line, sizeof(line));
 	if (json || line[0])
-		fact(text, json, &first, "metrics", line);
+		kvc_describe_fact(text, json, &first, "metrics", line);
 }
 
 /* The lines of "plugin: reason". */
@@ -329,7 +166,7 @@ int kvc_store_describe(struct kvc_store *store, int format, char *buffer, size_t
 	kvc_text_add(&text, json ? "], \"roots\": [" : "");
 	for (size_t r = 0; r < store->root_count; r++) {
 		kvc_text_add(&text, json ? (r ? ", {" : "{") : "root %zu\n", r);
-		root_facts(&text, json, store->roots[r]);
+		kvc_describe_root(&text, json, store->roots[r]);
 		kvc_text_add(&text, json ? "}" : "");
 	}
 	kvc_text_add(&text, json ? "]}\n" : "");

@@ -89,18 +89,3 @@ bool kvc_ghost_has(const struct kvc_ghosts *ghosts, uint64_t g)
 			return g != 0;
 	return false;
 }
-
-bool kvc_ghost_take(struct kvc_ghosts *ghosts, uint64_t g)
-{
-	_Atomic uint64_t *bucket = bucket_of(ghosts, g);
-
-	for (unsigned i = 0; i < WAYS; i++) {
-		uint64_t found = g;
-
-		if (atomic_load_explicit(&bucket[i], memory_order_relaxed) == g &&
-		    atomic_compare_exchange_strong_explicit(
-			    &bucket[i], &found, 0, memory_order_relaxed, memory_order_relaxed))
-			return g != 0;
-	}
-	return false;
-}

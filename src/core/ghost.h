@@ -32,8 +32,7 @@ void kvc_ghost_check(struct kvc_ghosts *ghosts);
 
 /* A group was evicted. */
 void kvc_ghost_add(struct kvc_ghosts *ghosts, uint64_t g);
-/* Whether it is in the list; take: and is no more. */
+/* Whether it is in the list. It stays there when it is stored again: others of its group follow. */
 bool kvc_ghost_has(const struct kvc_ghosts *ghosts, uint64_t g);
-bool kvc_ghost_take(struct kvc_ghosts *ghosts, uint64_t g);
 
 #endif

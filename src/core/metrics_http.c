@@ -58,8 +58,20 @@ int kvc_http_close(struct kvc_http *http, uint64_t deadline_ns)
 
 #define LIBRARY		 "libmicrohttpd.so.12"
 #define CONNECTION_BYTES 16384u		   /* of memory, for the request's head */
-#define BACKLOG		 64		   /* connections that the kernel keeps */
+#define BACKLOG		 256		   /* connections that the kernel keeps */
 #define BREATH_NS	 UINT64_C(1000000) /* between two turns: a flood takes little of the CPU */
+#define TAKEN_AT_ONCE	 8u		   /* connections in one turn */
+#define DEADLINE_NS	 (KVC_HTTP_DEADLINE_S * UINT64_C(1000000000))
+#define GRACE_NS	 UINT64_C(20000000)  /* that a new one has, to say what it wants */
+#define PAUSE_NS	 UINT64_C(100000000) /* when there is no descriptor for a new one */
+
+/* One of the connections. The library owns and closes its descriptor, and says so before. */
+struct place {
+	int fd; /* -1: nobody has it */
+	bool asked;
+	bool ended; /* shut down; the library has not closed it yet */
+	uint64_t since_ns;
+};
 
 struct kvc_http {
 	struct MHD_Daemon *daemon;
@@ -71,6 +83,11 @@ struct kvc_http {
 	int events; /* descriptor that tells of work */
 	int wake;   /* eventfd: the thread ends */
 
+	/* Of the thread; and of kvc_http_close() after it. */
+	struct place places[KVC_HTTP_CONNECTIONS];
+	struct place *next;	/* of the connection that is being added */
+	uint64_t not_before_ns; /* takes no connection until then */
+
 	pthread_t thread;
 	bool runs;
 	bool ended;
@@ -80,10 +97,11 @@ struct kvc_http {
 
 /* ---------------------------------------------------------------- the library */
 
-#define FUNCTIONS(x)                                                                        \
-	x(MHD_start_daemon) x(MHD_stop_daemon) x(MHD_run) x(MHD_get_daemon_info)            \
-		x(MHD_get_timeout) x(MHD_create_response_from_buffer) x(MHD_queue_response) \
-			x(MHD_add_response_header) x(MHD_destroy_response)
+#define FUNCTIONS(x)                                                                \
+	x(MHD_start_daemon) x(MHD_stop_daemon) x(MHD_run) x(MHD_get_daemon_info)    \
+		x(MHD_get_timeout) x(MHD_add_connection) x(MHD_get_connection_info) \
+			x(MHD_create_response_from_buffer) x(MHD_queue_response)    \
+				x(MHD_add_response_header) x(MHD_destroy_response)
 
 #define POINTER(name) __typeof__(&name) name;
 
@@ -127,6 +145,8 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
 	}
 	result = mhd.MHD_add_response_header(response, header, value);
 	if (result == MHD_YES)
+		result = mhd.MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+	if (result == MHD_YES)
 		result = mhd.MHD_queue_response(connection, status, response);
 	mhd.MHD_destroy_response(response);
 	return result;
@@ -139,7 +159,17 @@ static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned status
 		      value);
 }
 
-/* Every request is answered by its head: a body is not waited for, and ends the connection. */
+static void mark_asked(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info =
+		mhd.MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct place *place = info ? info->socket_context : NULL;
+
+	if (place)
+		place->asked = true;
+}
+
+/* A request is answered by its head: a body is not waited for. Its answer ends the connection. */
 static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *url,
 			      const char *method, const char *version, const char *upload,
 			      size_t *upload_bytes, void **state)
@@ -153,6 +183,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
 	(void)upload;
 	(void)upload_bytes;
 	(void)state;
+	mark_asked(connection);
 	if (strcmp(url, "/metrics") != 0)
 		return refuse(connection, MHD_HTTP_NOT_FOUND, "The counters are at /metrics.\n",
 			      MHD_HTTP_HEADER_CONTENT_TYPE, plain);
@@ -167,16 +198,144 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
 		      "text/plain; version=0.0.4; charset=utf-8");
 }
 
+/* ---------------------------------------------------------------- connections */
+
+/*
+ * The library could listen itself, but at its limit of connections it stops to, and does not always
+ * begin again; and it counts silence only, so that a byte now and then keeps a place for ever.
+ */
+
+/* By the library: when it has a connection, and before it closes the descriptor. */
+static void notify(void *context, struct MHD_Connection *connection, void **socket_context,
+		   enum MHD_ConnectionNotificationCode code)
+{
+	struct kvc_http *http = context;
+
+	(void)connection;
+	if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+		*socket_context = http->next;
+		http->next = NULL;
+	} else if (*socket_context) {
+		((struct place *)*socket_context)->fd = -1;
+	}
+}
+
+static struct place *free_place(struct kvc_http *http)
+{
+	for (size_t i = 0; i < KVC_HTTP_CONNECTIONS; i++)
+		if (http->places[i].fd < 0)
+			return &http->places[i];
+	return NULL;
+}
+
+/* Who gives way when all places are taken: the oldest of those that have not asked; if there are
+ * none, of those that are being answered. NULL: all are new. */
+static struct place *oldest(struct kvc_http *http, uint64_t now_ns)
+{
+	struct place *found = NULL;
+
+	for (size_t i = 0; i < KVC_HTTP_CONNECTIONS; i++) {
+		struct place *place = &http->places[i];
+
+		if (place->fd < 0 || place->ended || now_ns < place->since_ns + GRACE_NS)
+			continue;
+		if (!found || place->asked < found->asked ||
+		    (place->asked == found->asked && place->since_ns < found->since_ns))
+			found = place;
+	}
+	return found;
+}
+
+/* The library sees that it is closed, and lets go. */
+static void end(struct place *place)
+{
+	(void)shutdown(place->fd, SHUT_RDWR);
+	place->ended = true;
+}
+
+static void end_late(struct kvc_http *http, uint64_t now_ns)
+{
+	for (size_t i = 0; i < KVC_HTTP_CONNECTIONS; i++) {
+		struct place *place = &http->places[i];
+
+		if (place->fd >= 0 && !place->ended && now_ns >= place->since_ns + DEADLINE_NS)
+			end(place);
+	}
+}
+
+static bool can_take(struct kvc_http *http, uint64_t now_ns)
+{
+	return now_ns >= http->not_before_ns && (free_place(http) || oldest(http, now_ns));
+}
+
+/* 1: another may wait; 0: not now. */
+static int take(struct kvc_http *http, struct place *place, uint64_t now_ns)
+{
+	struct sockaddr_storage from;
+	socklen_t bytes = sizeof(from);
+	const int fd = accept4(http->listener, (struct sockaddr *)&from, &bytes,
+			       SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	if (fd < 0) {
+		if (errno == EINTR || errno == ECONNABORTED)
+			return 1;
+		if (errno != EAGAIN)
+			http->not_before_ns = now_ns + PAUSE_NS;
+		return 0;
+	}
+	*place = (struct place){ .fd = fd, .since_ns = now_ns };
+	http->next = place;
+	/* Some versions only note it, and begin in MHD_run(). When they cannot, the descriptor is
+	 * closed, and need not be ours any more. */
+	(void)mhd.MHD_add_connection(http->daemon, fd, (const struct sockaddr *)&from, bytes);
+	(void)mhd.MHD_run(http->daemon);
+	if (http->next)
+		place->fd = -1;
+	http->next = NULL;
+	return 1;
+}
+
+/* Somebody waits. Only the first may make room: that there are more is not known. */
+static void take_some(struct kvc_http *http, uint64_t now_ns)
+{
+	struct place *place = free_place(http), *victim = place ? NULL : oldest(http, now_ns);
+
+	if (victim) {
+		end(victim);
+		(void)mhd.MHD_run(http->daemon);
+		place = free_place(http);
+	}
+	for (unsigned i = 0; place && i < TAKEN_AT_ONCE; i++) {
+		if (take(http, place, now_ns) == 0)
+			break;
+		place = free_place(http);
+	}
+}
+
 /* ---------------------------------------------------------------- the thread */
 
 /* How long it may sleep, in ms: -1 without an end. */
-static int pause_ms(const struct kvc_http *http)
+static int pause_ms(struct kvc_http *http, bool takes, uint64_t now_ns)
 {
 	MHD_UNSIGNED_LONG_LONG ms;
+	uint64_t until_ns = UINT64_MAX;
 
-	if (mhd.MHD_get_timeout(http->daemon, &ms) != MHD_YES)
-		return -1;
-	return ms > 60000 ? 60000 : (int)ms;
+	if (mhd.MHD_get_timeout(http->daemon, &ms) == MHD_YES && ms < 60000)
+		until_ns = now_ns + ms * UINT64_C(1000000);
+	if (now_ns < http->not_before_ns && http->not_before_ns < until_ns)
+		until_ns = http->not_before_ns;
+	for (size_t i = 0; i < KVC_HTTP_CONNECTIONS; i++) {
+		const struct place *place = &http->places[i];
+		uint64_t next_ns = place->since_ns + (takes ? DEADLINE_NS : GRACE_NS);
+
+		if (place->fd < 0)
+			continue;
+		if (place->ended || next_ns <= now_ns)
+			next_ns = now_ns + PAUSE_NS;
+		if (next_ns < until_ns)
+			until_ns = next_ns;
+	}
+	return until_ns == UINT64_MAX ? -1 : (int)((until_ns - now_ns + 999999) / 1000000);
 }
 
 static void *serve(void *context)
@@ -185,14 +344,25 @@ static void *serve(void *context)
 	struct pollfd fds[] = {
 		{ .fd = http->wake, .events = POLLIN },
 		{ .fd = http->events, .events = POLLIN },
+		{ .fd = -1, .events = POLLIN },
 	};
 	const struct timespec breath = kvc_timespec(BREATH_NS);
+	uint64_t now_ns;
+	bool takes;
 
 	while (!(fds[0].revents & POLLIN)) {
+		now_ns = kvc_now_ns();
+		if (fds[2].revents)
+			take_some(http, now_ns);
+		end_late(http, now_ns);
 		(void)mhd.MHD_run(http->daemon);
 		(void)nanosleep(&breath, NULL);
-		fds[0].revents = 0;
-		(void)poll(fds, sizeof(fds) / sizeof(fds[0]), pause_ms(http));
+		now_ns = kvc_now_ns();
+		takes = can_take(http, now_ns);
+		fds[2].fd = takes ? http->listener : -1;
+		for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+			fds[i].revents = 0;
+		(void)poll(fds, sizeof(fds) / sizeof(fds[0]), pause_ms(http, takes, now_ns));
 	}
 	pthread_mutex_lock(&http->lock);
 	http->ended = true;
@@ -290,17 +460,16 @@ static int start_daemon(struct kvc_http *http)
 {
 	const union MHD_DaemonInfo *info;
 
-	http->daemon = mhd.MHD_start_daemon(
-		MHD_USE_EPOLL | (http->address[0] == '[' ? MHD_USE_IPv6 : 0), 0, NULL, NULL, handle,
-		http, MHD_OPTION_LISTEN_SOCKET, http->listener, MHD_OPTION_CONNECTION_LIMIT,
-		KVC_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, KVC_HTTP_TIMEOUT_S,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+	http->daemon = mhd.MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL,
+					    handle, http, MHD_OPTION_CONNECTION_LIMIT,
+					    KVC_HTTP_CONNECTIONS, MHD_OPTION_NOTIFY_CONNECTION,
+					    notify, http, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+					    (size_t)CONNECTION_BYTES, MHD_OPTION_END);
 	if (!http->daemon)
 		return -ENOMEM;
 	info = mhd.MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
 	if (!info) {
 		mhd.MHD_stop_daemon(http->daemon);
-		http->listener = -1; /* went with it */
 		return -ENODEV;
 	}
 	http->events = info->epoll_fd;
@@ -324,6 +493,8 @@ int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, stru
 	http->text = text;
 	http->context = context;
 	http->pid = getpid();
+	for (size_t i = 0; i < KVC_HTTP_CONNECTIONS; i++)
+		http->places[i].fd = -1;
 	http->listener = open_listener(listen);
 	if (http->listener < 0) {
 		rc = http->listener;
@@ -346,8 +517,7 @@ int kvc_http_open(const char *listen, kvc_http_text_fn text, void *context, stru
 close_wake:
 	(void)close(http->wake);
 close_listener:
-	if (http->listener >= 0)
-		(void)close(http->listener);
+	(void)close(http->listener);
 free_http:
 	free(http);
 	return kvc_fail(rc, "metrics_listen = \"%s\": %s", listen, strerror(-rc));
@@ -393,6 +563,7 @@ int kvc_http_close(struct kvc_http *http, uint64_t deadline_ns)
 		return rc;
 	/* Also for a child that has the descriptor: the port is free. */
 	(void)shutdown(http->listener, SHUT_RDWR);
+	(void)close(http->listener);
 	mhd.MHD_stop_daemon(http->daemon);
 	(void)close(http->wake);
 	(void)pthread_cond_destroy(&http->end);

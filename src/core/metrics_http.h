@@ -2,7 +2,8 @@
 /*
  * A small HTTP server on the loopback, for one text: GET /metrics. One thread of its own serves it,
  * by libmicrohttpd, which is loaded at run time by the first that opens one: who serves nothing
- * does not carry it and what it depends on.
+ * does not carry it and what it depends on. The thread accepts the connections itself and gives
+ * each one request, a deadline, and no right to keep others out.
  *
  * Reader: core/metrics.c.
  */
@@ -12,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVC_HTTP_CONNECTIONS 16u /* at a time; more wait until one of them ends */
-#define KVC_HTTP_TIMEOUT_S   3u	 /* that a connection may be silent */
+#define KVC_HTTP_CONNECTIONS 16u /* at a time; for one more the oldest is shut down */
+#define KVC_HTTP_DEADLINE_S  5u	 /* of a connection, until it has its answer as a whole */
 
 struct kvc_http;
 

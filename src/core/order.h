@@ -18,9 +18,6 @@
 
 #define KVC_STAMP_STEP	     8u
 #define KVC_STAMP_NOTES	     (KVC_STAMP_STEP - 1)
-#define KVC_ORDER_SAMPLES    32u /* objects that are looked at for */
-#define KVC_ORDER_VICTIMS    2u	 /* that go at most */
-#define KVC_ORDER_OLDEST     4u	 /* of the first ones, whose groups are looked at */
 #define KVC_ORDER_GOES	     0u	 /* no stamp */
 #define KVC_ORDER_TOUCH_PART 64u /* of the objects: a use sooner after the last is not noted */
 

@@ -410,26 +410,21 @@ static void set_capacity(struct kvc_packed *packed)
 	packed->segment_target_bytes = segment_target(packed);
 }
 
-bool kvc_packed_worthwhile(struct kvc_root *root)
+bool kvc_packed_worthwhile(struct kvc_root *root, bool *out_too_full)
 {
 	const struct kvc_settings *settings = root->store->settings;
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	struct kvc_packed packed = { .root = root };
 
+	*out_too_full = false;
 	(void)root->backend->module->ops.usage(root->handle, &usage);
 	if (settings->capacity.bytes || settings->capacity.percent > 0)
 		return kvc_share_bytes(&settings->capacity, usage.total_bytes) >= AUTO_LEAST;
 	set_capacity(&packed);
 	if (packed.capacity_bytes >= AUTO_LEAST)
 		return true;
-	/* For good, and on a disk that may have room again tomorrow. */
-	if ((double)usage.total_bytes * settings->l3_cleaner_high_watermark / 100.0 >=
-	    (double)AUTO_LEAST)
-		kvc_log(KVC_LOG_WARNING,
-			"%s: the file system is fuller than l3_cleaner_high_watermark allows: this "
-			"new root gets the files layout, which evicts nothing; with `capacity` it "
-			"would be packed",
-			root->location);
+	*out_too_full = (double)usage.total_bytes * settings->l3_cleaner_high_watermark / 100.0 >=
+			(double)AUTO_LEAST;
 	return false;
 }
 

@@ -43,8 +43,9 @@ int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out);
  * keeper is stuck in a file system that does not answer; everything stays as it is. */
 int kvc_packed_close(struct kvc_packed *packed, uint64_t deadline_ns);
 
-/* Whether packed pays for a new root: there is room for more than a few pages. */
-bool kvc_packed_worthwhile(struct kvc_root *root);
+/* Whether packed pays for a new root: there is room for more than a few pages. *out_too_full:
+ * others have filled the disk up to l3_cleaner_high_watermark, else it would. */
+bool kvc_packed_worthwhile(struct kvc_root *root, bool *out_too_full);
 
 /* It was followed by another index: the keeper ends, everything else stays until it is closed. */
 void kvc_packed_retreat(struct kvc_packed *packed);
@@ -75,8 +76,10 @@ bool kvc_packed_arena_seen(struct kvc_packed *packed, uint64_t ns_hash, const ch
 			   uint64_t slot_bytes, struct kvc_packed_arena **out);
 struct kvc_packed *kvc_packed_of(const struct kvc_packed_arena *arena);
 
-/* The configured capacity, not the disk, has no room for one segment more. */
-bool kvc_packed_is_over_capacity(struct kvc_packed_arena *arena);
+/* `capacity` or `min_free`, not the disk, has no room for one segment more of the arena, which may
+ * be NULL: for so many bytes. */
+bool kvc_packed_is_limited(struct kvc_packed *packed, const struct kvc_packed_arena *arena,
+			   uint64_t bytes);
 
 /* ---------------------------------------------------------------- objects */
 

@@ -3,6 +3,7 @@
 #include "core/packed.h"
 
 #include "core/log.h"
+#include "core/pin.h"
 #include "core/root.h"
 #include "core/usage.h"
 
@@ -22,29 +23,28 @@ static uint64_t less(uint64_t bytes, uint64_t what)
 	return bytes > what ? bytes - what : 0;
 }
 
-/* What segments may have. Files beside them stay. */
-static int target(struct kvc_root *root, struct kvc_packed *packed,
-		  const struct kvc_clean_params *params, uint64_t files_bytes, uint64_t *out)
+/* Bytes that have to go, of `own` ones. */
+static int target(struct kvc_root *root, const struct kvc_clean_params *params, uint64_t own,
+		  uint64_t *out)
 {
 	struct kvc_usage usage = { .size = sizeof(usage) };
 	const double part = params->to_percent / 100.0;
-	uint64_t used;
 	int rc;
 
 	if (params->flags & KVC_CLEAN_TO_BYTES) {
-		*out = less(params->to_bytes, files_bytes);
+		*out = less(own, params->to_bytes);
 		return 0;
 	}
 	if (root->capacity_bytes) {
-		*out = less((uint64_t)((double)root->capacity_bytes * part), files_bytes);
+		*out = less(own, (uint64_t)((double)root->capacity_bytes * part));
 		return 0;
 	}
 	rc = root->backend->module->ops.usage(root->handle, &usage);
 	if (rc < 0)
 		return kvc_fail(rc, "%s: how full its device is cannot be told: %s", root->location,
 				strerror(-rc));
-	used = usage.total_bytes - usage.free_bytes;
-	*out = less(allocated(packed), less(used, (uint64_t)((double)usage.total_bytes * part)));
+	*out = less(usage.total_bytes - usage.free_bytes,
+		    (uint64_t)((double)usage.total_bytes * part));
 	return 0;
 }
 
@@ -53,22 +53,26 @@ int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *param
 {
 	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
 	struct kvc_packed *packed = kvc_root_packed(root, true);
-	uint64_t files_bytes, to_bytes = 0, own, objects = 0, bytes = 0;
+	uint64_t files_bytes, own, excess = 0, objects = 0, bytes = 0;
 	int rc;
 
 	if (!packed)
 		return kvc_fail(-EIO, "%s: its index cannot be had", root->location);
 	kvc_usage_total(root->usage, &files_bytes, NULL);
-	rc = target(root, packed, params, files_bytes, &to_bytes);
+	own = allocated(packed);
+	rc = target(root, params, own + files_bytes, &excess);
 	if (rc)
 		return rc;
-	own = allocated(packed);
-	if (own > to_bytes)
-		rc = kvc_packed_give_back(packed, to_bytes, dry, &objects, &bytes);
+	/* Files beside the segments stay. */
+	if (excess && own)
+		rc = kvc_packed_give_back(packed, less(own, excess), dry, &objects, &bytes);
 	report->groups += objects;
 	report->objects += objects;
 	report->bytes += bytes;
-	report->left_bytes += files_bytes + less(own, bytes);
+	/* A process that works may have taken a new segment meanwhile. */
+	report->left_bytes += files_bytes + (dry ? less(own, bytes) : allocated(packed));
+	report->missing_bytes += less(excess, bytes);
+	report->pinned_bytes += kvc_pin_bytes(root);
 	/* What is being written goes another time. */
 	return rc == 0 || rc == -EBUSY ? 0 :
 					 kvc_fail(rc, "%s: segments could not be given back: %s",

@@ -384,13 +384,22 @@ remove:
 	return rc;
 }
 
-bool kvc_packed_is_over_capacity(struct kvc_packed_arena *arena)
+bool kvc_packed_is_limited(struct kvc_packed *packed, const struct kvc_packed_arena *arena,
+			   uint64_t bytes)
 {
-	const struct kvc_packed *packed = arena->packed;
+	const struct kvc_root *root = packed->root;
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	uint64_t files_bytes = 0;
 
-	return packed->root->capacity_bytes &&
-	       kvc_packed_hint(&packed->shm->segment_bytes) + kvc_packed_segment_file_bytes(arena) >
-		       packed->capacity_bytes;
+	bytes = arena ? kvc_packed_segment_file_bytes(arena) : bytes;
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	if (root->capacity_bytes &&
+	    kvc_packed_hint(&packed->shm->segment_bytes) + files_bytes + bytes >
+		    packed->capacity_bytes)
+		return true;
+	return root->min_free_bytes &&
+	       root->backend->module->ops.usage(root->handle, &usage) == 0 && usage.total_bytes &&
+	       usage.free_bytes < root->min_free_bytes + bytes;
 }
 
 int kvc_packed_segment_add(struct kvc_packed_arena *arena)

@@ -4,7 +4,9 @@
 #include "core/folder.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/packed.h"
 #include "core/store.h"
+#include "core/usage.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -25,6 +27,35 @@ bool kvc_pin_has(const struct kvc_root *root, uint64_t ns_hash)
 		if (atomic_load_explicit(&root->pins[i], memory_order_relaxed) == ns_hash)
 			return ns_hash != 0;
 	return false;
+}
+
+unsigned kvc_pin_count(const struct kvc_root *root)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < atomic_load_explicit(&root->pin_count, memory_order_acquire); i++)
+		count += atomic_load_explicit(&root->pins[i], memory_order_relaxed) != 0;
+	return count;
+}
+
+uint64_t kvc_pin_bytes(struct kvc_root *root)
+{
+	struct kvc_packed *packed = kvc_root_packed(root, false);
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < atomic_load_explicit(&root->pin_count, memory_order_acquire);
+	     i++) {
+		const uint64_t pin = atomic_load_explicit(&root->pins[i], memory_order_relaxed);
+		uint64_t bytes = 0;
+
+		if (pin == 0)
+			continue;
+		if (kvc_usage_namespace(root->usage, pin, &bytes, NULL) == 0)
+			sum += bytes;
+		if (packed)
+			sum += kvc_packed_allocated(packed, pin);
+	}
+	return sum;
 }
 
 /* Each keeps its place: who looks meanwhile misses none that stays. */

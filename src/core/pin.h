@@ -17,6 +17,10 @@ int kvc_pin_set(struct kvc_root *root, const char *id, bool on);
 /* Whether nothing of it may be evicted. Without a lock or a system call. */
 bool kvc_pin_has(const struct kvc_root *root, uint64_t ns_hash);
 
+/* How many namespaces are pinned, and what they hold: in a packed root their segments and files. */
+unsigned kvc_pin_count(const struct kvc_root *root);
+uint64_t kvc_pin_bytes(struct kvc_root *root);
+
 /* Looks what is pinned now. For the opening, and a housekeeping thread. */
 void kvc_pin_look(struct kvc_root *root);
 

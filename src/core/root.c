@@ -285,25 +285,59 @@ static int cannot_be_packed(int error)
 	return kvc_fail(error, "storage layout \"packed\": %s", why);
 }
 
+int kvc_root_packed_reason(struct kvc_root *root, char *out, size_t bytes)
+{
+	const struct kvc_settings *settings = root->store->settings;
+	bool too_full = false;
+	int rc;
+
+	out[0] = '\0';
+	if (settings->naming == KVC_NAMING_NIXL || settings->storage_layout == KVC_STORAGE_FILES) {
+		(void)snprintf(out, bytes, "%s says so",
+			       settings->naming == KVC_NAMING_NIXL ? "naming = \"nixl\"" :
+								     "storage_layout");
+		return -ENOTSUP;
+	}
+	rc = kvc_packed_possible(root);
+	if (rc == -EROFS && root->opened_read_only) /* who writes can */
+		rc = 0;
+	if (rc)
+		(void)snprintf(out, bytes, "%s", kvc_last_error());
+	if (rc || settings->storage_layout == KVC_STORAGE_PACKED)
+		return rc;
+	/* Who does without the cleaner has not agreed to eviction. */
+	if (!settings->l3_cleaner_enabled)
+		(void)snprintf(out, bytes, "l3_cleaner_enabled is false");
+	else if (!root->attributes.local_path)
+		(void)snprintf(out, bytes, "it is no folder");
+	else if (kvc_packed_worthwhile(root, &too_full))
+		return 0;
+	else
+		(void)snprintf(out, bytes, "%s",
+			       too_full ? KVC_ROOT_TOO_FULL : "there is too little room for it");
+	return too_full ? -ENOSPC : -ENOTSUP;
+}
+
 /* Layout of a new root: as told, else packed where that works and pays. */
 static int choose_layout(struct kvc_root *root, const char **out)
 {
 	const struct kvc_settings *settings = root->store->settings;
+	char why[512];
 	int rc;
 
 	*out = "files";
-	if (settings->storage_layout == KVC_STORAGE_FILES || settings->naming == KVC_NAMING_NIXL ||
-	    root->read_only)
+	if (root->read_only)
 		return 0;
-	rc = kvc_packed_possible(root);
-	if (settings->storage_layout == KVC_STORAGE_PACKED) {
+	rc = kvc_root_packed_reason(root, why, sizeof(why));
+	if (rc == 0)
 		*out = "packed";
-		return rc ? cannot_be_packed(rc) : 0;
-	}
-	/* Who does without the cleaner has not agreed to eviction. */
-	if (rc == 0 && settings->l3_cleaner_enabled && root->attributes.local_path &&
-	    kvc_packed_worthwhile(root))
-		*out = "packed";
+	else if (settings->storage_layout == KVC_STORAGE_PACKED &&
+		 settings->naming != KVC_NAMING_NIXL)
+		return cannot_be_packed(rc);
+	/* For good, and on a disk that may have room again tomorrow. */
+	if (rc == -ENOSPC)
+		kvc_log(KVC_LOG_WARNING, "%s: this new root gets the files layout: %s",
+			root->location, why);
 	return 0;
 }
 

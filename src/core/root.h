@@ -139,6 +139,14 @@ uint64_t kvc_root_room(struct kvc_root *root);
 /* What KVC_CAUSE_CAPACITY means there: no errno says that it is a limit of the configuration. */
 const char *kvc_root_limit_text(const struct kvc_root *root);
 
+#define KVC_ROOT_TOO_FULL                                                                      \
+	"the file system is fuller than l3_cleaner_high_watermark allows; with `capacity` it " \
+	"would be packed"
+
+/* Whether a root that is made here now would be packed: 0, or a negative errno and in out why not.
+ * -ENOSPC: KVC_ROOT_TOO_FULL. */
+int kvc_root_packed_reason(struct kvc_root *root, char *out, size_t bytes);
+
 /* Whole small objects of housekeeping (root.json, namespace.json), in the calling thread.
  * read: the bytes, at most `capacity`; write: -EEXIST when if_absent and it is there. The content
  * is padded with spaces to whole blocks. */

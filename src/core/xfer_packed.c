@@ -129,16 +129,20 @@ bool kvc_session_decided_by_index(struct kvc_request *request)
 	return true;
 }
 
-/* Nothing could be claimed: who has the space? */
-static struct kvc_result full(struct kvc_packed_arena *arena, int error)
+/* Nothing could be claimed: does a limit that somebody set hold, or is the device full? */
+static struct kvc_result full(const struct kvc_request *request, int error)
 {
+	struct kvc_packed *packed = kvc_root_packed(request->root, false);
+	const uint64_t bytes = kvc_shape_image_bytes(request->shape);
+
 	if (error == -EDQUOT)
 		return kvc_result_make(KVC_FULL, KVC_CAUSE_CAPACITY, ENOSPC);
 	if (error != -ENOSPC && error != -EBUSY)
 		return kvc_result_of_errno(-error);
 	return kvc_result_make(KVC_FULL,
-			       arena && kvc_packed_is_over_capacity(arena) ? KVC_CAUSE_CAPACITY :
-									     KVC_CAUSE_NO_SPACE,
+			       packed && kvc_packed_is_limited(packed, request->arena, bytes) ?
+				       KVC_CAUSE_CAPACITY :
+				       KVC_CAUSE_NO_SPACE,
 			       ENOSPC);
 }
 
@@ -168,7 +172,7 @@ void kvc_session_begin_slot(struct kvc_session *s, struct kvc_slot *slot)
 		rc = request->arena ? kvc_packed_claim(request->arena, intent, &request->place) :
 				      -ENOSPC;
 	if (rc && !may_wait(s, rc)) {
-		kvc_session_finish(request, full(request->arena, rc));
+		kvc_session_finish(request, full(request, rc));
 		kvc_session_give_slot(s, slot);
 	} else if (rc) {
 		kvc_session_give_slot(s, slot);

@@ -264,9 +264,10 @@ static void opening_read_only_is_no_state_of_a_root(void **state)
 	char usage[PATH_BYTES];
 
 	(void)state;
-	expect_state(root, 0, "ok", "0 bytes in 0 objects\n");
+	expect_state(root, 0, "ok", "0 bytes (0 B) in 0 objects\n");
 	/* What others counted is known to who only reads; else nobody counts for him. */
-	expect_state(root, KVC_OPEN_READ_ONLY, "ok (opened read-only)", "0 bytes in 0 objects\n");
+	expect_state(root, KVC_OPEN_READ_ONLY, "ok (opened read-only)",
+		     "0 bytes (0 B) in 0 objects\n");
 	(void)snprintf(usage, sizeof(usage), "%s/.kvcellar/usage", root);
 	assert_int_equal(unlink(usage), 0);
 	expect_state(root, KVC_OPEN_READ_ONLY, "ok (opened read-only)",
@@ -279,10 +280,10 @@ static void a_read_only_mount_is_one(void **state)
 
 	(void)state;
 	mounts_enter();
-	expect_state(root, 0, "ok", "0 bytes in 0 objects");
+	expect_state(root, 0, "ok", "0 bytes (0 B) in 0 objects");
 	mount_read_only(root);
-	expect_state(root, 0, "read-only", "0 bytes in 0 objects\n");
-	expect_state(root, KVC_OPEN_READ_ONLY, "read-only", "0 bytes in 0 objects\n");
+	expect_state(root, 0, "read-only", "0 bytes (0 B) in 0 objects\n");
+	expect_state(root, KVC_OPEN_READ_ONLY, "read-only", "0 bytes (0 B) in 0 objects\n");
 	mount_end(root);
 }
 

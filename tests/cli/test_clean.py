@@ -18,8 +18,9 @@ class Clean(support.Case):
     def clean(self, *arguments, root=None):
         done = self.check(run("-D", root or self.root, *self.settings, "clean", "--json",
                               *arguments), DONE).json
-        self.assertEqual(set(done), {"to", "dry_run", "groups", "objects", "bytes", "failed",
-                                     "left_bytes"})
+        self.assertEqual(set(done), {"to", "dry_run", "reached", "groups", "objects", "bytes",
+                                     "failed", "left_bytes", "missing_bytes", "pinned_bytes"})
+        self.assertEqual(done["reached"], done["missing_bytes"] == 0)
         self.assertEqual(done["failed"], 0)
         self.assertIs(done["dry_run"], "--dry-run" in arguments)
         return done
@@ -55,8 +56,18 @@ class Clean(support.Case):
         pinned = next(one["namespace"] for one in spaces if one["objects"] == 2)
         self.check(self.k("pin", pinned), DONE)
         foreign = self.write("root/others.bin", b"x" * 100)
-        done = self.clean("--to", "0%")
+        size = os.path.getsize(self.objects()[0])
+        plan = self.clean("--to", "0%", "-s", f"capacity={1 << 30}", "--dry-run")
+        done = self.clean("--to", "0%", "-s", f"capacity={1 << 30}")
+        self.assertEqual((plan["reached"], plan["missing_bytes"]), (False, done["missing_bytes"]))
         self.assertEqual(done["objects"], 3)
+        self.assertIs(done["reached"], False)
+        self.assertEqual((done["missing_bytes"], done["pinned_bytes"], done["left_bytes"]),
+                         (2 * size, 2 * size, 2 * size))
+        shown = self.check(self.k("clean", "--to", "0"), DONE).text
+        self.assertIn("goal not reached: ", shown)
+        self.assertIn(" are of pinned namespaces\n", shown)
+        self.assertIs(self.clean("--to", str(2 * size))["reached"], True)
         self.assertTrue(os.path.exists(foreign))
         left = self.check(self.k("ls", "--json"), DONE).json["namespaces"]
         self.assertEqual([(one["namespace"], one["objects"]) for one in left], [(pinned, 2)])
@@ -115,6 +126,12 @@ class Clean(support.Case):
         self.assertEqual((done["objects"], done["bytes"]),
                          (128, before["llama"]["allocated_bytes"]))
         self.assertEqual(done["left_bytes"], total - done["bytes"])
+        self.assertIs(done["reached"], False)
+        self.assertEqual((done["missing_bytes"], done["pinned_bytes"]),
+                         (before["qwen"]["allocated_bytes"],) * 2)
+        again = clean("--to", "0")
+        self.assertEqual((again["objects"], again["bytes"], again["left_bytes"]),
+                         (0, 0, done["left_bytes"]))
         after = space()
         self.assertEqual((after["llama"]["objects"], after["llama"]["allocated_bytes"]), (0, 0))
         self.assertEqual(after["qwen"]["objects"], 128)

@@ -36,6 +36,14 @@ class Config(support.Case):
         self.assertEqual(len(checked), 3)
         self.assertEqual(checked, told)
 
+    def test_shares_of_more_than_everything(self):
+        for shares, warned in (("a=60%,b=40%", False), ("a=60%,b=41%", True),
+                               ("a=99%,b=100GiB", False)):
+            done = self.check(run("-s", "tenant_shares=" + shares, "config", "check"), DONE)
+            self.assertEqual("warning: tenant_shares: the percentages are 101 in sum" in done.text,
+                             warned, done)
+            self.assertTrue(done.text.endswith("ok\n"), done)
+
     def test_cleaner(self):
         files = ["-s", "storage_layout=files"]
         off = ["-s", "l3_cleaner_enabled=false"]

@@ -10,7 +10,16 @@ import subprocess
 import time
 
 import support
-from support import DONE, KVCELLAR, USAGE, WRONG, environment, run
+from support import DONE, KVCELLAR, USAGE, WRONG
+
+
+def environment(**extra):
+    """However full the disk of the tests is."""
+    return support.environment(**{"KVCELLAR_L3_CLEANER_HIGH_WATERMARK": "100", **extra})
+
+
+def run(*arguments, env=None, **options):
+    return support.run(*arguments, env=env or environment(), **options)
 
 
 def tree(folder):
@@ -25,6 +34,9 @@ def tree(folder):
 
 
 class Doctor(support.Case):
+    def k(self, *arguments, **options):
+        return run("-D", self.root, *arguments, **options)
+
     def doctor(self, *arguments, code=DONE, **options):
         """The document of a run; its parts agree with one another."""
         done = self.k("doctor", "--json", *arguments, **options)
@@ -106,7 +118,7 @@ class Doctor(support.Case):
         before = self.check(run(*settings, "ls", "--json"), DONE).json
         self.check(run(*settings, "-s", "capacity=1MiB", "-s", "l3_cleaner_high_watermark=2",
                        "-s", "l3_cleaner_low_watermark=1", "doctor", "--json"),
-                   WRONG)
+                   DONE)
         self.assertEqual(self.check(run(*settings, "ls", "--json"), DONE).json, before)
 
     def test_packed(self):
@@ -217,14 +229,17 @@ class Doctor(support.Case):
             echo x | $k -D "$work/small" -s storage_layout=files put k
             dd if=/dev/zero of="$work/small/others" bs=1M count=8 2>/dev/null
             $k -D "$work/small" -s capacity=1GiB doctor --json; echo "code $?"
-            """, self.folder)
+            $k -D "$work/small" -s l3_cleaner_high_watermark=80 doctor | grep -A1 watermark
+            """, self.folder, env=environment())
         self.assertIn("code 1", done.text, done)
         text = done.text
         checks = json.loads(text[text.index("{"):text.rindex("}") + 1])["checks"]
         self.find(checks, "file_system", "warning", "tmpfs", "reboot")
         self.find(checks, "space", "problem", "full")
         self.find(checks, "capacity", "problem", "more than the disk has")
-        self.find(checks, "watermark", "problem", "others'", "cannot mend")
+        # Watermarks are for roots without a capacity.
+        self.assertNotIn("watermark", [one["check"] for one in checks])
+        self.assertRegex(text, r"(?s)problem  watermark.*others'.*cannot mend")
 
     def test_space(self):
         self.put()
@@ -235,6 +250,72 @@ class Doctor(support.Case):
                   "fill the disk")
         self.find(self.doctor("-s", "l3_cleaner_enabled=false", "-s", "capacity=1GiB"), "cleaner",
                   "ok")
+
+    files = ["-s", "storage_layout=files"]
+
+    def test_at_capacity_without_a_cleaner(self):
+        self.put(*self.files)
+        off = [*self.files, "-s", "l3_cleaner_enabled=false"]
+        at = [*off, "-s", "capacity=12300"]
+        self.check(run("-D", self.root, *at, "put", "k2", stdin=b"x" * 5000), support.NO_SPACE)
+        checks = self.doctor(*at, "--read-only")
+        self.find(checks, "full", "warning", "sets end FULL", "l3_cleaner_enabled = true",
+                  "stat --recount")
+        self.find(checks, "capacity", "ok")
+        for well in ([*off, "-s", "capacity=24600"], [*self.files, "-s", "capacity=12300"]):
+            self.assertNotIn("full", [one["check"] for one in self.doctor(*well, "--read-only")])
+
+    def test_over_capacity(self):
+        self.put(*self.files)
+        low = [*self.files, "-s", "capacity=8192", "--read-only"]
+        self.find(self.doctor(*low), "capacity", "warning", "over capacity",
+                  "is given back by a running process")
+        self.find(self.doctor(*low, "-s", "l3_cleaner_enabled=false"), "capacity", "warning",
+                  "over capacity", "the cleaner is off", "clean --to 100%")
+
+    def test_pins(self):
+        self.put(*self.files, "--model", "a")
+        self.put(*self.files, "--model", "b")
+        spaces = self.check(self.k("ls", "--json"), DONE).json["namespaces"]
+        first, second = (one["namespace"] for one in spaces)
+        self.check(self.k("pin", first), DONE)
+        self.find(self.doctor("--read-only", "-s", "capacity=1GiB"), "pins", "ok",
+                  "1 namespace of 12.0 KiB")
+        self.find(self.doctor("--read-only", "-s", "capacity=12300"), "pins", "warning",
+                  "all that `capacity' has room for", "unpin")
+        self.check(self.k("pin", second), DONE)
+        self.find(self.doctor("--read-only"), "pins", "warning", "24.0 KiB of 2 namespaces",
+                  "everything that is stored", "end FULL", "unpin")
+
+    def test_counts_that_are_off(self):
+        for number in range(4):
+            self.check(self.k(*self.files, "put", f"k{number}", stdin=b"x" * 1000000), DONE)
+        checks = self.doctor("--read-only")
+        self.assertNotIn("counts", [one["check"] for one in checks])
+        for path in self.objects()[:2]:
+            os.remove(path)
+        self.find(self.doctor("--read-only"), "counts", "warning", "stat --recount")
+        self.check(self.k("stat", "--recount"), DONE)
+        checks = self.doctor("--read-only")
+        self.assertNotIn("counts", [one["check"] for one in checks])
+
+    def test_counts_of_a_packed_root_are_of_its_files(self):
+        settings = ["-s", "storage_layout=packed", "-s", "capacity=64MiB"]
+        self.check(self.k(*settings, "bench", "--pages", "64", "--reps", "1", "--keep",
+                          "--part-bytes", "64K"), DONE)
+        self.check(self.k(*settings, "put", "k", stdin=b"x" * 3000000), DONE)
+        self.assertNotIn("counts", [one["check"] for one in self.doctor(*settings, "--read-only")])
+        os.remove(next(path for path in self.objects() if ".object." in path))
+        self.find(self.doctor(*settings, "--read-only"), "counts", "warning", "2.9 MiB")
+
+    def test_what_is_wrong_is_told_once(self):
+        for wrong in ("metrics_listen=0.0.0.0:1", "naming=foo", "capacity=much"):
+            checks = self.doctor("-s", wrong, code=WRONG)
+            self.assertEqual([one["check"] for one in checks if one["status"] == "problem"],
+                             ["configuration"], checks)
+        checks = self.doctor(env=environment(KVCELLAR_METRICS_LISTEN="0.0.0.0:1"), code=WRONG)
+        self.assertEqual([one["check"] for one in checks if one["status"] == "problem"],
+                         ["configuration"])
 
     def test_a_process_that_died(self):
         process = subprocess.Popen([KVCELLAR, "-D", self.root, "put", "k"],
@@ -315,7 +396,7 @@ class Doctor(support.Case):
             taken.listen()
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             self.find(self.doctor("-s", "metrics_listen=" + address), "metrics_listen", "warning",
-                      address, "in use")
+                      address, "in use", "{rank}", "KVCELLAR_METRICS_LISTEN")
 
     def test_plugins(self):
         checks = self.doctor("-s", "plugin.obj.active=true", "-s", "plugin.obj.bucket=b",

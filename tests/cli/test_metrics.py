@@ -264,7 +264,9 @@ class Metrics(support.Case):
     def test_rules_and_dashboard_name_what_there_is(self):
         known = self.metrics()
         for name, expression in alerts():
-            self.assertTrue(names_in(expression), name)
+            # One is about the files themselves, by what their collector says of them.
+            self.assertTrue(names_in(expression) or "node_textfile_mtime_seconds" in expression,
+                            name)
             self.assertLessEqual(names_in(expression), known, name)
         for panel, expression in dashboard_expressions():
             self.assertTrue(names_in(expression), panel)
@@ -334,6 +336,12 @@ class Metrics(support.Case):
             "KvcellarManyQueues": {plain % "storage_registrations": "300+0x600"},
             "KvcellarManyRegions": {plain % "host_registrations": "100+0x600"},
             "KvcellarAbsent": {"up": "1+0x600"},
+            # One of two ranks is gone since the third hour.
+            "KvcellarRankMissing": {
+                'kvcellar_build_info{instance="a",job="k",rank="tp0"}': "1+0x600",
+                'kvcellar_build_info{instance="a",job="k",rank="tp1"}': "1+0x180"},
+            "KvcellarFileStale": {
+                'node_textfile_mtime_seconds{instance="a",file="/m/kvcellar-tp0.prom"}': "0+0x600"},
             "KvcellarNotCalled": {operation % ("calls_total", "get"): still},
             "KvcellarNothingStored": {operation % ("pages_total", "set"): still,
                                       plain % "prefix_calls_total": grows},
@@ -360,6 +368,8 @@ class Metrics(support.Case):
                 root % "root_total_bytes": "100+0x600", root % "root_own_bytes": "100000000+0x600",
                 root % "root_capacity_bytes": "100000000+0x600",
                 root % "root_oldest_live_age_seconds": "86400+0x600",
+                'node_textfile_mtime_seconds{instance="a",file="/m/kvcellar-tp0.prom"}': "0+60x600",
+                'node_textfile_mtime_seconds{instance="a",file="/m/others.prom"}': "0+0x600",
                 root % "packed_broken": "0+0x600", root % "packed_quarantined": "0+0x600"}
 
         def test_of(series, expression, samples):

@@ -4,6 +4,7 @@
 import base64
 import functools
 import os
+import re
 import subprocess
 
 import support
@@ -181,6 +182,16 @@ class Objects(support.Case):
             self.assertGreater(root["total_bytes"], 0)
             self.assertEqual(root["root"], self.root)
         self.assertIn(self.root, self.k("stat", "--usage").text)
+        self.assertIs(root["corrected"], False)
+        self.assertIn(self.root + ": the counts were right\n", self.k("stat", "--recount").text)
+        self.check(self.k("put", "k2", stdin=b"x" * 5000), DONE)
+        os.remove(self.objects()[0])
+        self.assertIn(self.root + ": corrected, 2 objects of 24.0 KiB were counted\n",
+                      self.k("stat", "--recount").text)
+        os.remove(self.objects()[0])
+        root, = self.k("stat", "--recount", "--json").json["roots"]
+        self.assertEqual((root["own_objects"], root["counted_objects"], root["counted_bytes"],
+                          root["corrected"]), (0, 1, 12288, True))
         self.check(self.k("stat", "--usage", "k"), USAGE, "--usage")
 
     def test_where_in_both_namings(self):
@@ -328,10 +339,53 @@ class Objects(support.Case):
         """A read-only opening gives nothing back by itself."""
         options = self.packed()
         shown = self.check(run(*options, "info", "--read-only"), DONE).text
-        self.assertRegex(shown, r"(?m)^  allocated +\d+ of 1073741824 bytes in 1 segment$")
+        self.assertRegex(shown, r"(?m)^  allocated +\d+ of 1073741824 bytes \(.* of 1\.0 GiB\) in 1 segment$")
         lower = ["-s", "capacity=1MiB", "info", "--read-only"]
         self.assertRegex(self.check(run(*options, *lower), DONE).text,
-                         r"(?m)^  allocated +\d+ of 1048576 bytes in 1 segment \(being given back\)$")
+                         r"(?m)^  allocated +\d+ of 1048576 bytes \(.* of 1\.0 MiB\) in 1 segment "
+                         r"\(being given back\)$")
+
+    def test_info_of_limits_and_pins(self):
+        files = ["-D", self.root, "-s", "storage_layout=files", "-s", "capacity=1GiB"]
+        self.check(run(*files, "put", "k", "--model", "m", stdin=b"x" * 5000), DONE)
+        shown = self.check(run(*files, "info", "--read-only"), DONE).text
+        self.assertRegex(shown, r"(?m)^  own +12288 bytes \(12\.0 KiB\) in 1 object$")
+        self.assertRegex(shown, r"(?m)^  capacity +1073741824 bytes \(1\.0 GiB\)$")
+        self.assertRegex(shown, r"(?m)^  free +\d+ of \d+ bytes \(.+ of .+\)$")
+        self.assertNotIn("pinned", shown)
+        spaces = self.check(self.k("ls", "--json"), DONE).json["namespaces"]
+        self.check(self.k("pin", spaces[0]["namespace"]), DONE)
+        shown = self.check(run(*files, "info", "--read-only"), DONE).text
+        self.assertRegex(shown, r"(?m)^  pinned +1 namespace of 12288 bytes \(12\.0 KiB\)$")
+        root, = self.check(run(*files, "info", "--read-only", "--json"), DONE).json["store"]["roots"]
+        self.assertEqual((root["capacity_bytes"], root["pins"], root["pinned_bytes"]),
+                         (1 << 30, 1, 12288))
+
+    def test_the_alignment_is_what_was_tried(self):
+        self.check(self.k("put", "k", stdin=b"x"), DONE)
+        tried = re.search(r"(?m)^  alignment +(\d+)$", self.k("info").text)
+        self.assertTrue(tried)
+        doctor = self.k("-s", "l3_cleaner_high_watermark=100", "doctor", "--json").json["checks"]
+        told = [one["text"] for one in doctor if one["check"] == "direct_io"]
+        if "yes" in told[0]:
+            self.assertEqual(told, ["yes, alignment " + tried[1]])
+            self.assertRegex(self.k("info", "--read-only").text,
+                             r"(?m)^  alignment +at most \d+, not tried by a read-only open$")
+
+    def test_why_a_new_root_gets_files(self):
+        self.need_mounts()
+        done = support.in_mounts("""
+            mount -t tmpfs -o size=400m none "$work/root"
+            dd if=/dev/zero of="$work/root/others" bs=1M count=350 2>/dev/null
+            echo x | $k -D "$work/root" put k
+            $k -D "$work/root" info --read-only
+            $k -D "$work/root" -s l3_cleaner_low_watermark=71 doctor --read-only
+            rm "$work/root/others"
+            $k -D "$work/root" info --read-only | grep -c layout_reason
+            """, self.folder)
+        self.assertRegex(done.text, r"(?m)^  storage_layout files\n  layout_reason  .*with `capacity`")
+        self.assertRegex(done.text, r"(?m)^  ok +layout +files, as a new root .*high_watermark")
+        self.assertTrue(done.text.endswith("\n0\n"), done)
 
     def test_memory_of_the_process(self):
         """The reference plugin through the same commands."""

@@ -255,6 +255,7 @@ class Simulate(support.Case):
     def test_what_is_refused(self):
         self.refuse("no TRACE given")
         self.refuse("more than one TRACE", MOONCAKE, COMPACT)
+        self.refuse("not from standard input", "-")
         self.refuse("'lfu' is none of lru, fifo, s3fifo, reference", MOONCAKE, "--policy", "lfu")
         self.refuse("lru twice", MOONCAKE, "--policy", "lru,lru")
         self.refuse("--policy: an empty list", MOONCAKE, "--policy", "")

@@ -112,6 +112,8 @@ class Usage(support.Case):
         self.assertEqual(self.usage("--recount")["roots"][0]["objects"], 2)
         os.remove(self.objects()[0])
         self.assertEqual(self.usage()["roots"][0]["objects"], 2)
+        self.assertIn(self.root + ": corrected, 2 objects of 24.0 KiB were counted\n",
+                      self.check(self.k("usage", "--recount"), DONE).text)
         self.assertEqual(self.usage("--recount")["roots"][0]["objects"], 1)
 
     def test_a_root_that_nobody_counted(self):

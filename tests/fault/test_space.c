@@ -244,6 +244,35 @@ static void test_a_full_disk_below_slots(void **state)
 		run_full_disk(engines[i]);
 }
 
+/* There is room on the disk, and min_free keeps it: a limit of the configuration, as `capacity` is,
+ * before a segment is there and afterwards. */
+static void test_min_free_is_no_full_disk(void **state)
+{
+	struct setup setup = {
+		.plugin = "posix",
+		.layout = "packed",
+		.settings = { "capacity=64MiB", "min_free=20MiB" }, /* segments of 4 MiB */
+	};
+	const char *root = folder_new("floor");
+	char path[PATH_BYTES];
+	struct fix fix;
+
+	(void)state;
+	mount_tmpfs(root, "size=32m");
+	setup.roots = root;
+	ballast(root, 10 << 20);
+	fix_open(&fix, &setup, 64, 8, PAGE_BYTES);
+	assert_int_equal(run_keys(&fix, KVC_SET, 0, 4), 0);
+	for (size_t i = 0; i < 4; i++)
+		expect_result(fix.results[i], KVC_FULL, KVC_CAUSE_CAPACITY);
+	text_make(path, sizeof(path), "%s/ballast", root);
+	assert_int_equal(unlink(path), 0);
+	sleep_ms(200);
+	assert_int_equal(run_keys(&fix, KVC_SET, 0, 4), 4);
+	(void)packed_check(fix.store);
+	fix_close(&fix);
+}
+
 /* What a new root becomes when nothing is said: slots where there is room for some of them, and
  * where eviction was agreed to. */
 static void run_auto(const char *options, const char *cleaner, bool packed)
@@ -386,6 +415,7 @@ int main(void)
 		cmocka_unit_test(test_no_space_for_a_root),
 		cmocka_unit_test(test_the_capacity_that_was_configured),
 		cmocka_unit_test(test_a_full_disk_below_slots),
+		cmocka_unit_test(test_min_free_is_no_full_disk),
 		cmocka_unit_test(test_what_a_new_root_becomes),
 		cmocka_unit_test(test_a_capacity_that_nobody_gave),
 		cmocka_unit_test(test_ten_times_the_capacity),

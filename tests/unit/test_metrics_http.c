@@ -211,8 +211,8 @@ static void test_malformed_requests(void **state)
 		"GET /metrics HTTP/1.1\r\n: no name\r\n\r\n",
 		"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n",
 		"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-		"GET /metrics HTTP/1.1\r\nHost: a\r\n"
-		"Content-Length: 99999999999999999999999\r\n\r\n",
+		("GET /metrics HTTP/1.1\r\nHost: a\r\n"
+		 "Content-Length: 99999999999999999999999\r\n\r\n"),
 		"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nabc",
 		"POST /metrics HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 		"GET /metrics HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
@@ -303,8 +303,7 @@ static void test_clients_that_leave(void **state)
 
 #define FLOOD 200
 
-/* Many that connect and say nothing take all places: the next waits until they leave, and ending
- * waits for nobody. */
+/* Many that connect, say nothing and leave; and ending waits for nobody. */
 static void test_a_flood_of_connections(void **state)
 {
 	struct kvc_http *http = open_server("127.0.0.1:0", large_text);
@@ -336,6 +335,126 @@ static void test_a_flood_of_connections(void **state)
 	assert_int_equal(kvc_http_close(http, SOON), 0);
 	for (int i = 0; i < FLOOD; i++)
 		close(fds[i]);
+}
+
+static const char half[] = "GET /metr";
+
+/* Who says half a request and waits keeps nobody out: neither while they are there, nor after. */
+static void test_silent_clients(void **state)
+{
+	static const int counts[] = { (int)KVC_HTTP_CONNECTIONS, (int)KVC_HTTP_CONNECTIONS + 1, 100,
+				      (int)KVC_HTTP_CONNECTIONS + 1 };
+	static int fds[100];
+	struct kvc_http *http = open_server("127.0.0.1:0", large_text);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		for (int k = 0; k < counts[i]; k++) {
+			fds[k] = connect_to(http);
+			say(fds[k], half, sizeof(half) - 1);
+		}
+		for (int k = 0; k < 5; k++)
+			expect_text(http);
+		/* One place is the last scrape's, or was. */
+		for (int k = 0; k < counts[i] - (int)KVC_HTTP_CONNECTIONS + 1; k++)
+			assert_int_equal(hear(fds[k], answer), 0);
+		for (int k = 0; k < counts[i]; k++)
+			close(fds[k]);
+		for (int k = 0; k < 5; k++)
+			expect_text(http);
+	}
+	/* All of them are still there when it ends. */
+	for (int k = 0; k < 100; k++) {
+		fds[k] = connect_to(http);
+		say(fds[k], half, sizeof(half) - 1);
+	}
+	assert_int_equal(kvc_http_close(http, SOON), 0);
+	for (int k = 0; k < 100; k++)
+		close(fds[k]);
+}
+
+/* True: the server closed it. */
+static bool drop_byte(int fd, int wait_ms)
+{
+	struct pollfd ready = { .fd = fd, .events = POLLIN };
+	char byte = 'a';
+
+	say(fd, &byte, 1);
+	return poll(&ready, 1, wait_ms) == 1 && recv(fd, &byte, 1, 0) <= 0;
+}
+
+#define DROPPERS 24
+
+/* A byte now and then keeps a place from nobody, and not for ever. */
+static void test_clients_that_drop_bytes(void **state)
+{
+	struct kvc_http *http = open_server("127.0.0.1:0", large_text);
+	const uint64_t until_ns = kvc_now_ns() + WAIT_MS * UINT64_C(1000000);
+	int fds[DROPPERS], one;
+	bool closed = false;
+
+	(void)state;
+	for (int i = 0; i < DROPPERS; i++) {
+		fds[i] = connect_to(http);
+		say(fds[i], half, sizeof(half) - 1);
+	}
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < DROPPERS; i++)
+			(void)drop_byte(fds[i], 0);
+		expect_text(http);
+	}
+	for (int i = 0; i < DROPPERS; i++)
+		close(fds[i]);
+	expect_text(http);
+
+	one = connect_to(http);
+	say(one, half, sizeof(half) - 1);
+	while (!closed && kvc_now_ns() < until_ns)
+		closed = drop_byte(one, 100);
+	assert_true(closed);
+	close(one);
+	expect_text(http);
+	assert_int_equal(kvc_http_close(http, SOON), 0);
+}
+
+#define HUGE_BYTES (16u << 20) /* more than the kernel keeps for a connection */
+
+static char *huge_text(void *context, size_t *out_bytes)
+{
+	(void)context;
+	*out_bytes = HUGE_BYTES;
+	return calloc(1, HUGE_BYTES);
+}
+
+/* Nor do those who ask and do not read the answer. */
+static void test_clients_that_do_not_read(void **state)
+{
+	struct kvc_http *http = open_server("127.0.0.1:0", huge_text);
+	static int fds[KVC_HTTP_CONNECTIONS + 1];
+	const size_t count = sizeof(fds) / sizeof(fds[0]);
+	int fd;
+
+	(void)state;
+	for (size_t i = 0; i < count; i++) {
+		fds[i] = connect_to(http);
+		say(fds[i], GET, sizeof(GET) - 1);
+	}
+	for (int round = 0; round < 3; round++) {
+		struct pollfd ready = { .events = POLLIN };
+		ssize_t n;
+
+		ready.fd = fd = connect_to(http);
+		say(fd, GET, sizeof(GET) - 1);
+		assert_int_equal(poll(&ready, 1, WAIT_MS), 1);
+		n = recv(fd, answer, ANSWER_BYTES - 1, 0);
+		assert_true(n > 0);
+		answer[n] = '\0';
+		assert_int_equal(status_of(answer), 200);
+		close(fd);
+	}
+	for (size_t i = 0; i < count; i++)
+		close(fds[i]);
+	assert_int_equal(kvc_http_close(http, SOON), 0);
 }
 
 #define SCRAPERS 4
@@ -480,6 +599,9 @@ int main(void)
 		cmocka_unit_test(test_damaged_requests),
 		cmocka_unit_test(test_clients_that_leave),
 		cmocka_unit_test(test_a_flood_of_connections),
+		cmocka_unit_test(test_silent_clients),
+		cmocka_unit_test(test_clients_that_drop_bytes),
+		cmocka_unit_test(test_clients_that_do_not_read),
 		cmocka_unit_test(test_scrapes_at_the_same_time),
 		cmocka_unit_test(test_a_port_that_is_in_use),
 		cmocka_unit_test(test_a_child_after_fork),
