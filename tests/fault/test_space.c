@@ -393,9 +393,10 @@ static void test_ten_times_the_capacity(void **state)
 		assert_int_equal(run_keys(&fix, KVC_SET, at, 32), 32);
 		assert_int_equal(run_keys(&fix, KVC_GET, 0, 32), 32);
 		assert_true(packed_health(fix.store).segment_bytes <= limit);
-		/* The index of the root and its tables are no data. */
+		/* The index of the root, its tables and the list of what was evicted (2 MiB on a
+		 * large device) are no data. */
 		if (at % 320 == 0)
-			assert_true(folder_allocated(setup.roots) <= limit + MIB);
+			assert_true(folder_allocated(setup.roots) <= limit + 4 * MIB);
 	}
 	/* Sampling has no strict order: of the newest hundredth all but a few. */
 	for (size_t at = count - 96; at < count; at += 32)

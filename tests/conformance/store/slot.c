@@ -84,7 +84,7 @@ static void test_asking_for_what_was_evicted_is_counted(void **state)
 	struct pages_params params = { .count = 1024, .part_bytes = { 16384 } };
 	struct kvc_transfer transfer;
 	struct fixture f;
-	uint64_t misses, hits;
+	uint64_t misses, hits, more;
 
 	(void)state;
 	small_open(&f, &params);
@@ -99,12 +99,14 @@ static void test_asking_for_what_was_evicted_is_counted(void **state)
 	assert_true(hits > 0 && hits <= misses);
 	/* Found through the index alone. */
 	batch(f.store, &f.pages, KVC_EXISTS, f.keys.keys + 256, 64, 0, f.results);
-	assert_int_equal(store_stats(f.store).ghost_hits, 2 * hits);
+	more = store_stats(f.store).ghost_hits;
+	/* The keeper may have evicted one or the other meanwhile. */
+	assert_true(more > hits && more <= hits + 64);
 	/* A lookup of a prefix asks up to the first miss. */
 	transfer = transfer_of(&f.pages, KVC_EXISTS, f.keys.keys + 256, 64, NULL, f.results);
 	transfer.flags = KVC_TRANSFER_STOP_AT_MISS;
 	assert_int_equal(kvc_batch_run(f.store, &transfer, 1), 0);
-	assert_true(store_stats(f.store).ghost_hits <= 2 * hits + 1);
+	assert_true(store_stats(f.store).ghost_hits <= more + 1);
 	fixture_close(&f);
 }
 
