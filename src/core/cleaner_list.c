@@ -31,6 +31,7 @@
 #define FIRST_LOOKS    32u			/* the same, until as many were seen as there are */
 #define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
 #define MISCOUNT_SLACK 256u			/* objects */
+#define INDEX_MANY     64u			/* namespaces; of fewer it is always new */
 #define INDEX_NS       UINT64_C(1000000000)	/* what is known of the folders is that old */
 
 /* An object that was seen. */
@@ -633,12 +634,13 @@ int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t 
 	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
 
 	if (!rc)
-		rc = look_begin(&look, files, pool, INDEX_NS);
+		rc = look_begin(&look, files, pool,
+				files->index.names.count > INDEX_MANY ? INDEX_NS : 0);
 	if (rc)
 		return rc;
 	rc = look_around(&look, pool, begun_ns, deadline_ns);
-	/* Nothing can go, but for what lies in folders that came just now. */
-	if (!rc && look.count == 0 && pool->count == 0 && !look.fresh) {
+	/* It is not all, but for what lies in folders that came just now. */
+	if (!rc && look.whole && !look.fresh) {
 		look_end(&look);
 		rc = look_begin(&look, files, pool, 0);
 		if (rc)
