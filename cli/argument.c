@@ -25,6 +25,24 @@ error_t cli_argp_error(const char *format, ...)
 	return EINVAL;
 }
 
+error_t cli_argp_namespace(int key, char *argument, const struct argp_state *state,
+			   const char **out_id)
+{
+	switch (key) {
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0)
+			return cli_argp_error("unexpected argument '%.200s'", argument);
+		*out_id = argument;
+		return 0;
+	case ARGP_KEY_END:
+		if (!*out_id || !(*out_id)[0])
+			return cli_argp_error("no namespace given");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
 const char *cli_argp_text(void)
 {
 	return refusal[0] ? refusal : "the arguments make no sense";

@@ -123,6 +123,10 @@ void cli_help_print(const struct argp *argp, const char *name);
 /* In an argp parser: remembers the text and returns EINVAL, which ends the parse with CLI_USAGE. */
 error_t cli_argp_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* For the parser of a command that wants one namespace: what is left after its own options. */
+error_t cli_argp_namespace(int key, char *argument, const struct argp_state *state,
+			   const char **out_id);
+
 /* Values of options: 0, or EINVAL after cli_argp_error(). `name` is the option as typed. Sizes
  * take K, M, G, T (1024), KiB ..., kB ... (1000). */
 error_t cli_argp_size(const char *name, const char *text, uint64_t *out);

@@ -19,17 +19,8 @@ static error_t parse_clear(int key, char *argument, struct argp_state *state)
 	case 'y':
 		arguments->yes = true;
 		return 0;
-	case ARGP_KEY_ARG:
-		if (state->arg_num > 0)
-			return cli_argp_error("unexpected argument '%.200s'", argument);
-		arguments->id = argument;
-		return 0;
-	case ARGP_KEY_END:
-		if (!arguments->id || !arguments->id[0])
-			return cli_argp_error("no namespace given");
-		return 0;
 	default:
-		return ARGP_ERR_UNKNOWN;
+		return cli_argp_namespace(key, argument, state, &arguments->id);
 	}
 }
 

@@ -347,19 +347,7 @@ static error_t parse_pin(int key, char *argument, struct argp_state *state)
 {
 	struct pin_arguments *arguments = state->input;
 
-	switch (key) {
-	case ARGP_KEY_ARG:
-		if (state->arg_num > 0)
-			return cli_argp_error("unexpected argument '%.200s'", argument);
-		arguments->id = argument;
-		return 0;
-	case ARGP_KEY_END:
-		if (!arguments->id || !arguments->id[0])
-			return cli_argp_error("no namespace given");
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	return cli_argp_namespace(key, argument, state, &arguments->id);
 }
 
 static const struct argp pin_argp = {

@@ -66,37 +66,19 @@ static void group_slot(struct group *group, struct kvc_packed_segment *segment, 
 	}
 }
 
+static void group_one(void *context, struct kvc_packed_segment *segment, uint32_t number,
+		      const struct kvc_packed_fields *fields)
+{
+	group_slot(context, segment, number, fields->state);
+}
+
 static void group_in(struct kvc_packed_arena *arena, struct group *group)
 {
-	struct kvc_packed_table *table = kvc_packed_table_get(arena);
 	const uint32_t lanes = atomic_load_explicit(&arena->record->lanes, memory_order_relaxed);
-	const uint64_t tag = kvc_packed_tag(group->g, 0) & KVC_PACKED_TAG_GROUP;
 
-	for (uint32_t left = table ? lanes : 0; left; left &= left - 1) {
-		const struct kvc_packed_buckets buckets =
-			kvc_packed_buckets(table, group->g, (uint32_t)__builtin_ctz(left));
-
-		for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
-			const uint64_t entry = atomic_load_explicit(
-				&buckets.entries[i / KVC_PACKED_BUCKET][i % KVC_PACKED_BUCKET],
-				memory_order_acquire);
-			const uint32_t number = kvc_packed_ref_slot(entry);
-			struct kvc_packed_segment *segment;
-			uint64_t state;
-
-			if (entry == 0 || (entry & KVC_PACKED_TAG_GROUP) != tag)
-				continue;
-			segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
-			if (!segment)
-				continue;
-			state = atomic_load_explicit(&segment->headers[number].state,
-						     memory_order_acquire);
-			if (kvc_packed_st(state) == KVC_PACKED_LIVE &&
-			    atomic_load_explicit(&segment->headers[number].g,
-						 memory_order_relaxed) == group->g)
-				group_slot(group, segment, number, state);
-		}
-	}
+	for (uint32_t left = lanes; left; left &= left - 1)
+		kvc_packed_each_of_group(arena, group->g, (uint32_t)__builtin_ctz(left), group_one,
+					 group);
 }
 
 /* A group lies in all arenas of its namespace. */

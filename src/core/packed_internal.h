@@ -247,6 +247,12 @@ static inline struct kvc_packed_place kvc_packed_place_of(struct kvc_packed_segm
 	};
 }
 
+/* Calls fn for each live object of a group in one lane that the table has. */
+typedef void (*kvc_packed_slot_fn)(void *context, struct kvc_packed_segment *segment,
+				   uint32_t number, const struct kvc_packed_fields *fields);
+void kvc_packed_each_of_group(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
+			      kvc_packed_slot_fn fn, void *context);
+
 /* A live slot that may have no entry in the table gets one, or ends where another object of its
  * name stays. Nothing happens when it is not in that state any more. */
 void kvc_packed_slot_settle(struct kvc_packed_segment *segment, uint32_t slot, uint64_t state);

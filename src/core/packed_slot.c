@@ -274,47 +274,61 @@ void kvc_packed_touch(struct kvc_packed_arena *arena, const struct kvc_packed_pl
 	(void)touch(arena, &place->segment->stamps[kvc_packed_ref_slot(place->ref)], stamp);
 }
 
-/* Of the slots of one bucket that are the group's. */
-static bool touch_bucket(struct kvc_packed_arena *arena, _Atomic uint64_t *entries, uint64_t g,
-			 uint64_t now, uint64_t *out_parent_g, bool *due)
+void kvc_packed_each_of_group(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
+			      kvc_packed_slot_fn fn, void *context)
 {
+	struct kvc_packed_table *table = kvc_packed_table_get(arena);
 	const uint64_t tag = kvc_packed_tag(g, 0) & KVC_PACKED_TAG_GROUP;
-	bool found = false;
+	struct kvc_packed_buckets buckets;
 
-	for (unsigned i = 0; i < KVC_PACKED_BUCKET; i++) {
-		const uint64_t entry = atomic_load_explicit(&entries[i], memory_order_acquire);
+	if (!table)
+		return;
+	buckets = kvc_packed_buckets(table, g, lane);
+	for (unsigned i = 0; i < 2 * KVC_PACKED_BUCKET; i++) {
+		const uint64_t entry = atomic_load_explicit(
+			&buckets.entries[i / KVC_PACKED_BUCKET][i % KVC_PACKED_BUCKET],
+			memory_order_acquire);
 		struct kvc_packed_segment *segment;
 		struct kvc_packed_fields fields;
 
 		if (entry == 0 || (entry & KVC_PACKED_TAG_GROUP) != tag)
 			continue;
 		segment = kvc_packed_segment_of(arena, entry & KVC_PACKED_REF_MASK);
-		if (!segment ||
-		    !kvc_packed_read(&segment->headers[kvc_packed_ref_slot(entry)], &fields) ||
-		    fields.g != g)
-			continue;
-		*due |= touch(arena, &segment->stamps[kvc_packed_ref_slot(entry)], now);
-		*out_parent_g = fields.parent_g;
-		found = true;
+		if (segment &&
+		    kvc_packed_read(&segment->headers[kvc_packed_ref_slot(entry)], &fields) &&
+		    fields.g == g)
+			fn(context, segment, kvc_packed_ref_slot(entry), &fields);
 	}
-	return found;
+}
+
+/* A use of a group, and what it found. */
+struct use {
+	uint64_t now;
+	uint64_t parent_g;
+	bool found;
+	bool due;
+};
+
+static void touch_one(void *context, struct kvc_packed_segment *segment, uint32_t number,
+		      const struct kvc_packed_fields *fields)
+{
+	struct use *use = context;
+
+	use->due |= touch(segment->arena, &segment->stamps[number], use->now);
+	use->parent_g = fields->parent_g;
+	use->found = true;
 }
 
 int kvc_packed_touch_group(struct kvc_packed_arena *arena, uint64_t g, uint32_t lane,
 			   uint64_t *out_parent_g)
 {
-	struct kvc_packed_table *table = kvc_packed_table_get(arena);
-	struct kvc_packed_buckets buckets;
-	bool found = false, due = false;
-	uint64_t now;
+	struct use use = { .now = kvc_packed_stamps(arena->packed, 1) };
 
-	if (!table)
+	kvc_packed_each_of_group(arena, g, lane, touch_one, &use);
+	if (!use.found)
 		return -ENOENT;
-	buckets = kvc_packed_buckets(table, g, lane);
-	now = kvc_packed_stamps(arena->packed, 1);
-	for (unsigned b = 0; b < 2; b++)
-		found |= touch_bucket(arena, buckets.entries[b], g, now, out_parent_g, &due);
-	return found ? due : -ENOENT;
+	*out_parent_g = use.parent_g;
+	return use.due;
 }
 
 bool kvc_packed_is_suspect(const struct kvc_packed_place *place)

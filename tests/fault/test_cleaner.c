@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Room in roots of files: capacity, watermarks, min_free, groups, others' files: R35 to R39. */
+#include "space.h"
+
 #include "support/packed.h"
 
 #include "core/cleaner.h"
@@ -27,58 +29,15 @@
 #define BATCH	   32u
 #define WAIT_MS	   20000u
 
-struct fix {
-	struct kvc_store *store;
-	struct kvc_namespace *ns;
-	struct pages pages;
-	struct keys keys;
-	struct kvc_result *results;
-};
-
 static void fix_open_model(struct fix *fix, const struct setup *setup, const char *model,
 			   size_t keys, uint64_t bytes)
 {
-	struct kvc_namespace_params params = namespace_params(model);
-
-	fix->store = setup_must_open(setup);
-	fix->ns = namespace_must_open(fix->store, &params);
-	pages_open_simple(&fix->pages, fix->ns, BATCH, bytes);
-	keys_make(&fix->keys, model, keys);
-	fix->results = calloc(keys, sizeof(*fix->results));
-	assert_non_null(fix->results);
+	fix_open_pages(fix, setup, model, keys, BATCH, bytes);
 }
 
 static void fix_open(struct fix *fix, const struct setup *setup, size_t keys)
 {
 	fix_open_model(fix, setup, "cleaner", keys, PAGE_BYTES);
-}
-
-static void fix_close(struct fix *fix)
-{
-	pages_close(&fix->pages);
-	assert_int_equal(kvc_namespace_close(fix->ns), 0);
-	store_must_close(fix->store);
-	keys_free(&fix->keys);
-	free(fix->results);
-}
-
-/* Keys [from, from + count), at most BATCH; every OK page is right. */
-static size_t run_keys(struct fix *fix, int op, size_t from, size_t count)
-{
-	struct kvc_result *results = fix->results + from;
-	const struct kvc_key *keys = fix->keys.keys + from;
-
-	if (op == KVC_SET)
-		pages_fill_keys(&fix->pages, keys, count);
-	if (op == KVC_GET)
-		pages_wipe(&fix->pages);
-	batch(fix->store, &fix->pages, op, keys, count, 0, results);
-	for (size_t i = 0; op == KVC_GET && i < count; i++)
-		if (results[i].status == KVC_OK)
-			assert_true(pages_match(&fix->pages, i, key_content(keys[i])));
-		else
-			expect_result(results[i], KVC_MISS, -1);
-	return count_status(results, count, KVC_OK);
 }
 
 static size_t run_range(struct fix *fix, int op, size_t from, size_t to)
