@@ -27,7 +27,7 @@ struct plan {
 	bool failed; /* no memory */
 };
 
-static void plan_group(void *context, const struct kvc_victim *victim, uint64_t bytes)
+static void plan_group(void *context, const struct kvc_group *victim, uint64_t bytes)
 {
 	struct plan *plan = context;
 

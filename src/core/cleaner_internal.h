@@ -26,7 +26,7 @@
 
 /* A group that may go. names: those of its objects in this root, one NUL after each; in nixl naming
  * what all of them begin with. */
-struct kvc_victim {
+struct kvc_group {
 	uint64_t rank;
 	uint64_t stamp;
 	uint64_t g;
@@ -41,7 +41,7 @@ struct kvc_victim {
 
 /* Groups that are next, of all or of one tenant. */
 struct kvc_pool {
-	struct kvc_victim **victims; /* the first to go is the last */
+	struct kvc_group **victims; /* the first to go is the last */
 	size_t count;
 	uint64_t looked; /* objects, so far */
 	uint64_t credit; /* groups that may go before more is looked at */
@@ -198,8 +198,7 @@ void kvc_pool_drop(struct kvc_pool *pool);
 
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the
  * bytes of its objects when sizes is told. */
-typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_victim *victim,
-				     uint64_t bytes);
+typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_group *victim, uint64_t bytes);
 int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cleaner_group_fn fn,
 		     void *context);
 
@@ -224,7 +223,7 @@ bool kvc_nixl_stamp(const struct kvc_files *files, const char *shared, uint64_t 
 /* When one of its objects was written last, by their files. */
 int64_t kvc_nixl_modified_ns(const struct kvc_files *files, const char *shared);
 /* All of its objects, wherever they lie. */
-void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
+void kvc_nixl_remove(struct kvc_files *files, const struct kvc_group *victim,
 		     struct kvc_evicted *out);
 
 /* ---------------------------------------------------------------- cleaner_evict.c; entered */

@@ -371,11 +371,11 @@ static size_t make_groups(struct look *look, struct group *groups)
 }
 
 /* NULL: no memory. */
-static struct kvc_victim *make_victim(const struct look *look, const struct group *group)
+static struct kvc_group *make_victim(const struct look *look, const struct group *group)
 {
 	const struct seen *first = &look->seen[group->first];
 	const bool nixl = kvc_cleaner_is_nixl(look->files);
-	struct kvc_victim *victim;
+	struct kvc_group *victim;
 	size_t bytes = 0;
 	char *to;
 
@@ -384,12 +384,12 @@ static struct kvc_victim *make_victim(const struct look *look, const struct grou
 	victim = malloc(sizeof(*victim) + bytes);
 	if (!victim)
 		return NULL;
-	*victim = (struct kvc_victim){ .rank = group->rank,
-				       .stamp = group->stamp,
-				       .g = first->g,
-				       .noted = first->noted,
-				       .over = group->over,
-				       .count = group->count };
+	*victim = (struct kvc_group){ .rank = group->rank,
+				      .stamp = group->stamp,
+				      .g = first->g,
+				      .noted = first->noted,
+				      .over = group->over,
+				      .count = group->count };
 	kvc_cleaner_hash(first->hash, victim->hash);
 	memcpy(victim->folder, look->index->names.names[first->folder],
 	       strlen(look->index->names.names[first->folder]) + 1);
@@ -434,7 +434,7 @@ static void mark_over(const struct look *look, struct group *groups, size_t coun
 }
 
 /* Of a group in several folders the object that was used last counts. */
-static void complete(const struct look *look, struct kvc_victim *victim)
+static void complete(const struct look *look, struct kvc_group *victim)
 {
 	struct kvc_files *files = look->files;
 	uint64_t stamp;
@@ -459,8 +459,8 @@ static void complete(const struct look *look, struct kvc_victim *victim)
 
 static int later_first(const void *a, const void *b)
 {
-	const struct kvc_victim *x = *(struct kvc_victim *const *)a;
-	const struct kvc_victim *y = *(struct kvc_victim *const *)b;
+	const struct kvc_group *x = *(struct kvc_group *const *)a;
+	const struct kvc_group *y = *(struct kvc_group *const *)b;
 
 	if (x->over != y->over)
 		return x->over ? 1 : -1;
@@ -497,11 +497,11 @@ static void drop_hash(struct kvc_pool *pool, const char *hash)
 }
 
 /* Sorted ones among those of the pool; of too many the ones that would go last are dropped. */
-static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
+static int merge(struct kvc_pool *pool, struct kvc_group **more, size_t count)
 {
 	const size_t all = pool->count + count;
 	const size_t drop = all > KEPT_MAX ? all - KEPT_MAX : 0;
-	struct kvc_victim **merged = malloc((all + 1) * sizeof(struct kvc_victim *));
+	struct kvc_group **merged = malloc((all + 1) * sizeof(struct kvc_group *));
 	size_t a = 0, b = 0;
 
 	if (!merged)
@@ -509,7 +509,7 @@ static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
 	for (size_t i = 0; i < all; i++) {
 		const bool first = b == count || (a < pool->count &&
 						  later_first(&pool->victims[a], &more[b]) <= 0);
-		struct kvc_victim *victim = first ? pool->victims[a++] : more[b++];
+		struct kvc_group *victim = first ? pool->victims[a++] : more[b++];
 
 		if (i < drop)
 			free(victim);
@@ -524,7 +524,7 @@ static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
 
 /* The first ones of the groups, as victims, sorted. */
 static int make_victims(const struct look *look, const struct group *groups, size_t count,
-			bool only_new, struct kvc_victim **out)
+			bool only_new, struct kvc_group **out)
 {
 	for (size_t i = 0; i < count; i++) {
 		out[i] = make_victim(look, &groups[i]);
@@ -536,7 +536,7 @@ static int make_victims(const struct look *look, const struct group *groups, siz
 		complete(look, out[i]);
 		out[i]->rank = look->files->order->rank(out[i]->stamp, only_new);
 	}
-	qsort(out, count, sizeof(struct kvc_victim *), later_first);
+	qsort(out, count, sizeof(struct kvc_group *), later_first);
 	return 0;
 }
 
@@ -547,7 +547,7 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	const bool only_new = new_ones(files, groups, count);
 	/* When it was everything, this is the order of everything. */
 	size_t take = count / (look->whole ? 2 : TAKE_PART) + 1;
-	struct kvc_victim **victims;
+	struct kvc_group **victims;
 	int rc;
 
 	for (size_t i = 0; i < count; i++)
@@ -555,7 +555,7 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	mark_over(look, groups, count);
 	qsort(groups, count, sizeof(*groups), by_rank);
 	take = take > count ? count : take > TAKE_MAX ? TAKE_MAX : take;
-	victims = malloc((take + 1) * sizeof(struct kvc_victim *));
+	victims = malloc((take + 1) * sizeof(struct kvc_group *));
 	if (!victims)
 		return -ENOMEM;
 	rc = make_victims(look, groups, take, only_new, victims);
@@ -682,7 +682,7 @@ int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cle
 	if (!rc && groups)
 		count = make_groups(&look, groups);
 	for (size_t i = 0; i < count && !rc; i++) {
-		struct kvc_victim *victim = make_victim(&look, &groups[i]);
+		struct kvc_group *victim = make_victim(&look, &groups[i]);
 		uint64_t bytes = 0;
 
 		for (uint32_t o = 0; o < groups[i].count; o++)
