@@ -422,7 +422,7 @@ static int remove_source(const struct copy *copy)
 {
 	struct kvc_root *root = copy->source;
 	const uint64_t *version = copy->found.version;
-	const uint64_t before = kvc_usage_scan_position(root->usage);
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	int rc;
 
 	rc = kvc_root_check_writable(root);
@@ -434,7 +434,7 @@ static int remove_source(const struct copy *copy)
 	}
 	rc = kvc_root_remove(root, copy->path, version[0] || version[1] ? version : NULL);
 	if (rc == 0)
-		kvc_usage_removed(root->usage, before,
+		kvc_usage_removed(root->usage, &before,
 				  kvc_root_usage_key(root, copy->shape.ns_hash),
 				  kvc_folder_of_path(copy->path), copy->found.object_bytes);
 	/* Replaced or removed meanwhile: that is somebody else's object. */

@@ -302,13 +302,13 @@ static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
 {
 	const struct kvc_request *request = &single->request;
 	struct kvc_root *root = request->root;
-	const uint64_t before = kvc_usage_scan_position(root->usage);
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 
 	if (!kvc_verify_removable(request, request->result) ||
 	    !(found->version[0] || found->version[1]) ||
 	    kvc_root_remove(root, single->path, found->version))
 		return;
-	kvc_usage_removed(root->usage, before, kvc_root_usage_key(root, ns->identity.hash),
+	kvc_usage_removed(root->usage, &before, kvc_root_usage_key(root, ns->identity.hash),
 			  kvc_folder_number(request->hash_folder), found->object_bytes);
 	kvc_counters_add(ns->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }

@@ -64,14 +64,16 @@ static void mark_times(struct kvc_cleaner *cleaner)
 	cleaner->mono_ns = mono_ns;
 }
 
-/* Once, so that no set has to wait for it. */
-static void index_folders(struct kvc_files *files)
+static void renew(struct kvc_files *files)
 {
 	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
 
-	if (!kvc_files_may_evict(files) || kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
+	if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 		return;
-	(void)kvc_index_refresh(files, UINT64_MAX);
+	kvc_files_renew(files);
+	/* Once, so that no set has to wait for it. */
+	if (kvc_files_may_evict(files))
+		(void)kvc_index_refresh(files, UINT64_MAX);
 	kvc_cleaner_leave(cleaner);
 }
 
@@ -80,10 +82,8 @@ static void look_after(struct kvc_files *files, bool thoroughly)
 	const uint64_t batch = atomic_load(&files->batch_bytes);
 	uint64_t objects;
 
-	if (thoroughly) {
-		kvc_files_renew(files);
-		index_folders(files);
-	}
+	if (thoroughly)
+		renew(files);
 	if (atomic_load(&files->is_cleaner))
 		kvc_files_bury(files);
 	kvc_usage_total(files->root->usage, NULL, &objects);

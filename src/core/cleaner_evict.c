@@ -25,7 +25,7 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 			const char *hash, const char *name, struct kvc_evicted *out)
 {
 	struct kvc_root *root = files->root;
-	const uint64_t before = kvc_usage_scan_position(root->usage);
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	struct stat st;
 
 	if (fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
@@ -36,7 +36,7 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	}
 	out->objects++;
 	out->bytes += (uint64_t)st.st_size;
-	kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
+	kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
 			  (uint64_t)st.st_size);
 }
 
@@ -196,7 +196,9 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		}
 		victim = pool->victims[--pool->count];
 		pool->credit--;
+		kvc_files_begin_removal(files);
 		went = evict(files, victim, out);
+		kvc_files_end_removal(files);
 		free(victim);
 		if (went)
 			return 0;

@@ -16,6 +16,7 @@
 #include "core/store.h"
 #include "core/usage.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -69,7 +70,6 @@ struct kvc_scan {
 	int64_t listed_ns; /* the root's time when the namespaces were listed; 0: list them again */
 	uint32_t hash;
 	unsigned tries;			/* of this hash folder */
-	uint64_t touched;		/* when it began */
 	struct kvc_names folders;	/* the namespaces */
 	struct kvc_usage_count *part;	/* what they have in it */
 	size_t folder;			/* the next of them */
@@ -161,6 +161,12 @@ static inline bool kvc_cleaner_is_nixl(const struct kvc_files *files)
 	return files->root->store->settings->naming == KVC_NAMING_NIXL;
 }
 
+/* What cannot be opened for this is there all the same, and can be opened later. */
+static inline bool kvc_cleaner_is_short(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
 /* One at a time looks for what may go or takes it away. -ETIMEDOUT; -ECANCELED: the store is being
  * closed. */
 int kvc_cleaner_enter(struct kvc_cleaner *cleaner, uint64_t deadline_ns);
@@ -172,7 +178,7 @@ static inline bool kvc_cleaner_is_stopped(const struct kvc_cleaner *cleaner)
 
 /* ---------------------------------------------------------------- cleaner_files.c */
 
-/* For the thread: goes over to files that were made again, and the lock beside them. */
+/* For the thread, entered: goes over to files that were made again, and the lock beside them. */
 void kvc_files_renew(struct kvc_files *files);
 /* Whether this process is the cleaner. is_behind: another one is that of a root before this one. */
 bool kvc_files_elect(struct kvc_files *files, bool is_behind);
@@ -204,7 +210,8 @@ int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cle
 
 /* ---------------------------------------------------------------- cleaner_index.c; entered */
 
-/* Looks which folders there are, unless that was done not longer ago than so. */
+/* Looks which folders there are, unless that was done not longer ago than so. -errno: they cannot
+ * be looked at just now, and what is known of them stays. */
 int kvc_index_refresh(struct kvc_files *files, uint64_t age_ns);
 void kvc_index_drop(struct kvc_index *index);
 static inline bool kvc_index_has(const struct kvc_index *index, size_t folder, uint32_t hash)
@@ -252,6 +259,9 @@ uint64_t kvc_files_excess(struct kvc_files *files);
 /* Roots without a capacity go by the watermarks of the file system. */
 bool kvc_files_has_watermarks(const struct kvc_files *files);
 uint64_t kvc_files_watermark(double percent, const struct kvc_usage *usage);
+/* A group is about to go; it is counted, or stays. Who dies in between is missed. */
+void kvc_files_begin_removal(struct kvc_files *files);
+void kvc_files_end_removal(struct kvc_files *files);
 /* Bytes of the store's roots on the device that go by its watermarks. */
 uint64_t kvc_files_own_on(const struct kvc_store *store, uint64_t device);
 

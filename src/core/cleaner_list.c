@@ -260,7 +260,7 @@ static int look_into(struct look *look, uint32_t folder, uint32_t hash)
 	kvc_cleaner_hash(hash, text);
 	fd = kvc_cleaner_open_folder(look->files, look->index->names.names[folder], text);
 	if (fd < 0)
-		return 0;
+		return kvc_cleaner_is_short(-fd) ? fd : 0;
 	dir = fdopendir(fd);
 	if (!dir) {
 		(void)close(fd);

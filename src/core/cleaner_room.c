@@ -186,6 +186,16 @@ void kvc_files_settle(struct kvc_root *root, uint64_t bytes)
 	reserve(files, -(int64_t)bytes);
 }
 
+void kvc_files_begin_removal(struct kvc_files *files)
+{
+	reserve(files, 1);
+}
+
+void kvc_files_end_removal(struct kvc_files *files)
+{
+	reserve(files, -1);
+}
+
 bool kvc_files_is_pending(const struct kvc_root *root)
 {
 	return root->files && pending(root->files) > 0;

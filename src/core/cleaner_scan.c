@@ -88,7 +88,7 @@ static int begin_folder(struct kvc_files *files)
 	int rc;
 
 	scan->folder = 0;
-	scan->touched = kvc_usage_scan_touched(files->root->usage);
+	kvc_usage_scan_folder(files->root->usage, scan->tries + 1 >= TRIES_MAX);
 	now_ns = changed_ns(scan);
 	if (scan->part && now_ns && now_ns == scan->listed_ns) {
 		memset(scan->part, 0, scan->folders.count * sizeof(*scan->part));
@@ -242,12 +242,15 @@ static int end_folder(struct kvc_files *files)
 {
 	struct kvc_usage_map *usage = files->root->usage;
 	struct kvc_scan *scan = &files->scan;
-	int rc = 0;
+	int rc = kvc_usage_scan_done(usage);
 
-	if (kvc_usage_scan_touched(usage) != scan->touched && ++scan->tries < TRIES_MAX)
+	if (rc < 0)
+		return rc;
+	if (rc == 0) {
+		scan->tries++;
 		return begin_folder(files);
-	if (!kvc_usage_scan_done(usage, scan->hash + 1))
-		return -ESTALE;
+	}
+	rc = 0;
 	for (size_t i = 0; i < scan->folders.count && !rc; i++)
 		if (scan->part[i].objects)
 			rc = keep_count(scan, &scan->part[i]);

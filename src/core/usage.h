@@ -69,17 +69,22 @@ int kvc_usage_check(struct kvc_usage_map *usage);
 void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_delta,
 		   int64_t objects_delta);
 
-/* The same in hash folder number `folder`: after something was stored there, or removed. */
+/* The same in hash folder number `folder`: after something was stored there. */
 void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned folder,
 		      int64_t bytes_delta, int64_t objects_delta);
 
 /*
  * kvc_usage_removed - one object went.
- * @before   kvc_usage_scan_position() before it was to go. Whether a folder that was counted in
- *           between has it in its count is not known: too much is counted rather than too little
+ * @before   kvc_usage_before() it was to go. Whether a folder that was counted in between has it in
+ *           its count is not known: too much is counted rather than too little
  */
-void kvc_usage_removed(struct kvc_usage_map *usage, uint64_t before, uint64_t ns_hash,
-		       unsigned folder, uint64_t bytes);
+struct kvc_usage_before {
+	uint64_t scan;
+	uint64_t settled;
+};
+struct kvc_usage_before kvc_usage_before(const struct kvc_usage_map *usage);
+void kvc_usage_removed(struct kvc_usage_map *usage, const struct kvc_usage_before *before,
+		       uint64_t ns_hash, unsigned folder, uint64_t bytes);
 
 /* Of all namespaces. Either output may be NULL. */
 void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects);
@@ -109,19 +114,30 @@ uint64_t kvc_usage_recounts(const struct kvc_usage_map *usage);
 void kvc_usage_hurry(struct kvc_usage_map *usage);
 bool kvc_usage_is_hurried(const struct kvc_usage_map *usage);
 
+/*
+ * Counts that are new of a root that holds nothing. kvc_usage_is_untouched() before a look at the
+ * root: nothing was ever counted. If nothing lies there kvc_usage_confirm() says that the counts
+ * are right, whatever others have counted since.
+ */
+bool kvc_usage_is_untouched(const struct kvc_usage_map *usage);
+void kvc_usage_confirm(struct kvc_usage_map *usage);
+
 /* The counts cannot be: all begin at 0 again, and are new. */
 void kvc_usage_drop(struct kvc_usage_map *usage);
 
 /*
  * A recount beside all who go on, in whatever process (kvc_usage_change() minds it): hash folder
  * after hash folder, each in all namespaces. One thread of one process at a time. The counts stay
- * what they were until it is settled. What changed in a folder while it was counted may be in its
- * count or not: count it again when kvc_usage_scan_touched() is another number than before.
+ * what they were until it is settled.
  *
  * kvc_usage_scan_begin     @token: other than those of other scans. -ENOMEM
  * kvc_usage_scan_goes_on   false: another recount has begun or ended since; the scan is void
  * kvc_usage_scan_position  another number when one goes on, of whatever process
- * kvc_usage_scan_done      so many folders are counted, the last one just now. False: it is void
+ * kvc_usage_scan_folder    the next folder, or the last one again, is about to be counted.
+ *                          last_time: it is done then, whatever changes; the result may be too
+ *                          high by that
+ * kvc_usage_scan_done      it is counted. 1; 0: not right, as something has changed in it; -ESTALE:
+ *                          the scan is void
  * kvc_usage_scan_settle    after all of them: counts[] is what lay in all folders when they were
  *                          counted. Returns false when it is void
  * kvc_usage_scan_end       gives it up. Its recount stays due
@@ -129,8 +145,8 @@ void kvc_usage_drop(struct kvc_usage_map *usage);
 int kvc_usage_scan_begin(struct kvc_usage_map *usage, uint64_t token);
 bool kvc_usage_scan_goes_on(const struct kvc_usage_map *usage);
 uint64_t kvc_usage_scan_position(const struct kvc_usage_map *usage);
-uint64_t kvc_usage_scan_touched(const struct kvc_usage_map *usage);
-bool kvc_usage_scan_done(struct kvc_usage_map *usage, unsigned folders);
+void kvc_usage_scan_folder(struct kvc_usage_map *usage, bool last_time);
+int kvc_usage_scan_done(struct kvc_usage_map *usage);
 bool kvc_usage_scan_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
 			   size_t count, uint64_t *out_drift_bytes);
 void kvc_usage_scan_end(struct kvc_usage_map *usage);

@@ -468,7 +468,7 @@ static int count_entry(void *context, const struct kvc_walk_entry *entry)
 static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t version[2])
 {
 	struct kvc_root *root = entry->root;
-	const uint64_t before = kvc_usage_scan_position(root->usage);
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 
 	if (root->read_only || root->writes_refused)
 		return;
@@ -479,7 +479,7 @@ static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t vers
 		if (!(version[0] || version[1]) ||
 		    kvc_root_remove(root, entry->entry->name, version))
 			return;
-		kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(entry->folder),
+		kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(entry->folder),
 				  kvc_folder_of_path(entry->entry->name),
 				  entry->entry->object_bytes);
 	}
@@ -660,7 +660,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
 	struct kvc_root *root = entry->root;
-	const uint64_t before = kvc_usage_scan_position(root->usage);
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	int rc;
 
 	/* A foreign file stays. */
@@ -680,7 +680,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	}
 	if (!walk->dry_run && !entry->slot)
-		kvc_usage_removed(root->usage, before, kvc_folder_ns_hash(entry->folder),
+		kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(entry->folder),
 				  kvc_folder_of_path(entry->entry->name),
 				  entry->entry->object_bytes);
 	walk->clear->objects++;

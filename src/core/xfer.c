@@ -134,7 +134,7 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 						 (int64_t)request->previous_bytes,
 					 request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK && !request->packed) {
-		kvc_usage_removed(root->usage, request->scan, key,
+		kvc_usage_removed(root->usage, &request->before, key,
 				  kvc_folder_number(request->hash_folder), request->previous_bytes);
 	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
@@ -341,7 +341,7 @@ void kvc_session_begin_step(struct kvc_session *s, struct kvc_slot *slot)
 		}
 	}
 	if (request->step == KVC_STEP_REMOVE || request->step == KVC_STEP_REMOVE_WRONG)
-		request->scan = kvc_usage_scan_position(request->root->usage);
+		request->before = kvc_usage_before(request->root->usage);
 	rc = prepare(s, slot);
 	if (rc) {
 		if (request->step == KVC_STEP_SLOT_WRITE)
@@ -665,7 +665,7 @@ static void remove_done(struct kvc_session *s, struct kvc_slot *slot,
 	if (request->step == KVC_STEP_REMOVE_WRONG) {
 		/* The result stands since the read. */
 		if (c->result >= 0) {
-			kvc_usage_removed(root->usage, request->scan,
+			kvc_usage_removed(root->usage, &request->before,
 					  kvc_root_usage_key(root, request->shape->ns_hash),
 					  kvc_folder_number(request->hash_folder),
 					  request->previous_bytes);

@@ -4,7 +4,7 @@
 
 #include "support/packed.h"
 
-#include "core/cleaner.h"
+#include "core/cleaner_internal.h"
 #include "core/folder.h"
 #include "core/stats.h"
 #include "core/store.h"
@@ -744,6 +744,36 @@ static int die_writing(void *context)
 	return 1;
 }
 
+static uint64_t die(uint64_t stamp, uint64_t now)
+{
+	(void)stamp;
+	(void)now;
+	(void)raise(SIGKILL);
+	return KVC_ORDER_GOES;
+}
+
+/* The same of one that is about to evict. */
+static int die_evicting(void *context)
+{
+	const struct counted *work = context;
+	struct setup setup = { .plugin = "posix",
+			       .roots = work->root,
+			       .settings = { "l3_cleaner_enabled=true", "capacity=8MiB" } };
+	struct kvc_clean_params params = { .size = sizeof(params), .flags = KVC_CLEAN_TO_BYTES };
+	struct kvc_clean_report report = { .size = sizeof(report) };
+	struct kvc_order order = kvc_order_lru;
+	struct fix fix;
+
+	fix_open_model(&fix, &setup, "dying", 16, PAGE_BYTES);
+	(void)run_range(&fix, KVC_SET, 0, 16);
+	order.spared = die;
+	fix.store->roots[0]->files->order = &order;
+	kvc_usage_add(fix.store->roots[0]->usage, kvc_folder_ns_hash(kvc_namespace_id(fix.ns)),
+		      STORED, 1);
+	(void)kvc_store_clean(fix.store, &params, &report);
+	return 1;
+}
+
 /* What a process had no time to count is found, by who opens next and by who is there. */
 static void test_killed_writers_are_counted(void **state)
 {
@@ -753,14 +783,17 @@ static void test_killed_writers_are_counted(void **state)
 	struct fix fix;
 
 	(void)state;
-	for (int alive = 0; alive < 2; alive++) {
+	for (int i = 0; i < 4; i++) {
+		const bool alive = i % 2;
+
 		work.root = setup.roots = folder_new(alive ? "alive" : "killed");
 		if (alive)
 			fix_open(&fix, &setup, 32);
-		assert_int_equal(child_wait(child_start(die_writing, &work)), 256 + SIGKILL);
+		assert_int_equal(child_wait(child_start(i < 2 ? die_writing : die_evicting, &work)),
+				 256 + SIGKILL);
 		if (!alive)
 			fix_open(&fix, &setup, 32);
-		for (int i = 0; i < 1000 && own_bytes(fix.store) != 16 * STORED; i++)
+		for (int wait = 0; wait < 1000 && own_bytes(fix.store) != 16 * STORED; wait++)
 			sleep_ms(10);
 		wait_counted(fix.store);
 		assert_int_equal(own_bytes(fix.store), 16 * STORED);

@@ -6,9 +6,11 @@
 #include "core/folder.h"
 #include "core/store.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -99,6 +101,39 @@ static void test_the_index(void **state)
 	store_must_close(store);
 }
 
+/* A look that cannot be had leaves what is known, and does not say that nothing is there. */
+static void test_no_descriptors(void **state)
+{
+	static const char b[] = "b-0000000000000002";
+	struct setup setup = { .plugin = "posix", .settings = { "l3_cleaner_enabled=false" } };
+	struct rlimit limit, low;
+	struct kvc_store *store;
+	struct kvc_files *files;
+
+	(void)state;
+	setup.roots = folder_new("descriptors");
+	store = setup_must_open(&setup);
+	files = store->roots[0]->files;
+	make_folder(setup.roots, b);
+	make_folder(setup.roots, "b-0000000000000002/7f");
+	assert_int_equal(kvc_index_refresh(files, 0), 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = limit;
+	/* One for the root, none for the namespace; then none at all. */
+	for (int left = 1; left >= 0; left--) {
+		const int next = dup(0);
+
+		assert_true(next >= 0);
+		(void)close(next);
+		low.rlim_cur = (rlim_t)(next + left);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+		assert_int_equal(kvc_index_refresh(files, 0), -EMFILE);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+		assert_true(has(&files->index, b, 0x7f));
+	}
+	store_must_close(store);
+}
+
 static size_t set_all(struct kvc_store *store, struct pages *pages, const struct keys *keys, int op)
 {
 	struct kvc_result results[BATCH];
@@ -164,6 +199,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_index),
+		cmocka_unit_test(test_no_descriptors),
 		cmocka_unit_test(test_many_namespaces),
 	};
 
