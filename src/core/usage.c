@@ -488,6 +488,15 @@ static void note_removed(struct usage_file *file, struct slot *slot, uint64_t se
 	(void)is_early(file, seen, folder);
 }
 
+/* A scan that was settled since may have found it gone already, and knew nothing of it. */
+static bool is_missed(struct usage_file *file, const struct kvc_usage_before *before,
+		      unsigned folder)
+{
+	const uint64_t settled = atomic_load(&file->settled) - before->settled;
+
+	return settled > 1 || (settled == 1 && folder >= (before->scan & DONE_MASK));
+}
+
 /* It is noted first: with a scan that ends in between its count becomes right by what follows. */
 void kvc_usage_removed(struct kvc_usage_map *usage, const struct kvc_usage_before *before,
 		       uint64_t ns_hash, unsigned folder, uint64_t bytes)
@@ -506,7 +515,7 @@ void kvc_usage_removed(struct kvc_usage_map *usage, const struct kvc_usage_befor
 	now = atomic_load(&file->scan);
 	if (now && !is_same_scan(now, seen))
 		note_removed(file, slot, now, before->scan, folder, packed(delta, -1));
-	if (atomic_load(&file->settled) != before->settled)
+	if (is_missed(file, before, folder))
 		set_due(file);
 }
 

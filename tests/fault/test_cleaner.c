@@ -695,6 +695,7 @@ static void test_counting_beside_writers(void **state)
 			       .settings = { "l3_cleaner_enabled=true", "capacity=8MiB" } };
 	struct counted work[3];
 	uint64_t bytes;
+	bool is_due;
 	char path[PATH_BYTES];
 	struct fix fix;
 	pid_t pids[3];
@@ -717,11 +718,12 @@ static void test_counting_beside_writers(void **state)
 	}
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(child_wait(pids[i]), 0);
-	wait_counted(fix.store);
-	/* Too much by what was under way at the moment that its folder was counted, at most. */
+	/* Too much by what was under way at the moment that its folder was counted, at most; too
+	 * little only where that is known. */
 	bytes = own_bytes(fix.store);
+	is_due = kvc_usage_is_due(fix.store->roots[0]->usage);
 	assert_int_equal(kvc_store_usage(fix.store, 1, NULL, 0), 1);
-	assert_true(bytes + STORED >= own_bytes(fix.store));
+	assert_true(is_due || bytes >= own_bytes(fix.store));
 	assert_true(bytes <= own_bytes(fix.store) + 3 * BATCH * STORED);
 	fix_close(&fix);
 }

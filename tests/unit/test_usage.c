@@ -632,6 +632,39 @@ static void test_due_while_scanned(void **state)
 	kvc_usage_close(other);
 }
 
+/* What is on its way out when a scan is settled may be missed by it, or not. */
+static void test_removed_at_the_end(void **state)
+{
+	static const struct {
+		unsigned before, folder;
+		bool due;
+	} all[] = { { 100, 99, false }, { 100, 100, true }, { 256, 255, false } };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	struct kvc_usage_before before;
+	uint64_t drift;
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		(void)kvc_usage_recount(usage, NULL, 0);
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		scan_to(usage, 0, all[i].before);
+		before = kvc_usage_before(usage);
+		scan_to(usage, all[i].before, 256);
+		assert_true(kvc_usage_scan_settle(usage, NULL, 0, &drift));
+		kvc_usage_removed(usage, &before, 5, all[i].folder, 100);
+		assert_true(kvc_usage_is_due(usage) == all[i].due);
+	}
+	/* All of a scan. */
+	(void)kvc_usage_recount(usage, NULL, 0);
+	before = kvc_usage_before(usage);
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	scan_to(usage, 0, 256);
+	assert_true(kvc_usage_scan_settle(usage, NULL, 0, &drift));
+	kvc_usage_removed(usage, &before, 5, 0, 100);
+	assert_true(kvc_usage_is_due(usage));
+	kvc_usage_close(usage);
+}
+
 /* What goes while its folder is counted may be in the count: that is not taken for granted. */
 static void test_removed_meanwhile(void **state)
 {
@@ -857,6 +890,7 @@ int main(void)
 		USAGE_TEST(test_a_scan),
 		USAGE_TEST(test_a_scan_is_void),
 		USAGE_TEST(test_removed_meanwhile),
+		USAGE_TEST(test_removed_at_the_end),
 		USAGE_TEST(test_early_numbers),
 		USAGE_TEST(test_a_scan_settles_at_its_end),
 		USAGE_TEST(test_due_while_scanned),
