@@ -655,6 +655,7 @@ static void test_a_root_of_unknown_state(void **state)
 struct counted {
 	const char *root;
 	unsigned number;
+	int go; /* there is a byte: it is to begin */
 };
 
 /* Sets and removes, in a root that is at its capacity. */
@@ -735,7 +736,9 @@ static int die_writing(void *context)
 			       .roots = work->root,
 			       .settings = { "l3_cleaner_enabled=true", "capacity=8MiB" } };
 	struct fix fix;
+	char byte;
 
+	assert_int_equal(read(work->go, &byte, 1), 1);
 	fix_open_model(&fix, &setup, "dying", 16, PAGE_BYTES);
 	(void)run_range(&fix, KVC_SET, 0, 16);
 	/* As if the last ones had been stored, and not been counted. */
@@ -765,7 +768,9 @@ static int die_evicting(void *context)
 	struct kvc_clean_report report = { .size = sizeof(report) };
 	struct kvc_order order = kvc_order_lru;
 	struct fix fix;
+	char byte;
 
+	assert_int_equal(read(work->go, &byte, 1), 1);
 	fix_open_model(&fix, &setup, "dying", 16, PAGE_BYTES);
 	(void)run_range(&fix, KVC_SET, 0, 16);
 	order.spared = die;
@@ -783,16 +788,23 @@ static void test_killed_writers_are_counted(void **state)
 			       .settings = { "l3_cleaner_enabled=true", "capacity=8MiB" } };
 	struct counted work = { .number = 0 };
 	struct fix fix;
+	int pipes[2];
+	pid_t pid;
 
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		const bool alive = i % 2;
 
 		work.root = setup.roots = folder_new(alive ? "alive" : "killed");
+		assert_int_equal(pipe(pipes), 0);
+		work.go = pipes[0];
+		pid = child_start(i < 2 ? die_writing : die_evicting, &work);
 		if (alive)
 			fix_open(&fix, &setup, 32);
-		assert_int_equal(child_wait(child_start(i < 2 ? die_writing : die_evicting, &work)),
-				 256 + SIGKILL);
+		assert_int_equal(write(pipes[1], "x", 1), 1);
+		assert_int_equal(child_wait(pid), 256 + SIGKILL);
+		assert_int_equal(close(pipes[0]), 0);
+		assert_int_equal(close(pipes[1]), 0);
 		if (!alive)
 			fix_open(&fix, &setup, 32);
 		for (int wait = 0; wait < 1000 && own_bytes(fix.store) != 16 * STORED; wait++)
