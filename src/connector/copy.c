@@ -422,6 +422,7 @@ static int remove_source(const struct copy *copy)
 {
 	struct kvc_root *root = copy->source;
 	const uint64_t *version = copy->found.version;
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	int rc;
 
 	rc = kvc_root_check_writable(root);
@@ -433,8 +434,9 @@ static int remove_source(const struct copy *copy)
 	}
 	rc = kvc_root_remove(root, copy->path, version[0] || version[1] ? version : NULL);
 	if (rc == 0)
-		kvc_usage_add(root->usage, kvc_root_usage_key(root, copy->shape.ns_hash),
-			      -(int64_t)copy->found.object_bytes, -1);
+		kvc_usage_removed(root->usage, &before,
+				  kvc_root_usage_key(root, copy->shape.ns_hash),
+				  kvc_folder_of_path(copy->path), copy->found.object_bytes);
 	/* Replaced or removed meanwhile: that is somebody else's object. */
 	return rc == -ENOENT || rc == -ESTALE ? 0 : rc;
 }

@@ -3,6 +3,7 @@
 #include "connector/handle.h"
 
 #include "core/clock.h"
+#include "core/folder.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "core/packed_walk.h"
@@ -301,13 +302,14 @@ static void remove_wrong(struct kvc_namespace *ns, const struct single *single,
 {
 	const struct kvc_request *request = &single->request;
 	struct kvc_root *root = request->root;
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 
 	if (!kvc_verify_removable(request, request->result) ||
 	    !(found->version[0] || found->version[1]) ||
 	    kvc_root_remove(root, single->path, found->version))
 		return;
-	kvc_usage_add(root->usage, kvc_root_usage_key(root, ns->identity.hash),
-		      -(int64_t)found->object_bytes, -1);
+	kvc_usage_removed(root->usage, &before, kvc_root_usage_key(root, ns->identity.hash),
+			  kvc_folder_number(request->hash_folder), found->object_bytes);
 	kvc_counters_add(ns->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
 

@@ -64,13 +64,26 @@ static void mark_times(struct kvc_cleaner *cleaner)
 	cleaner->mono_ns = mono_ns;
 }
 
+static void renew(struct kvc_files *files)
+{
+	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
+
+	if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
+		return;
+	kvc_files_renew(files);
+	/* Once, so that no set has to wait for it. */
+	if (kvc_files_may_evict(files))
+		(void)kvc_index_refresh(files, UINT64_MAX);
+	kvc_cleaner_leave(cleaner);
+}
+
 static void look_after(struct kvc_files *files, bool thoroughly)
 {
 	const uint64_t batch = atomic_load(&files->batch_bytes);
 	uint64_t objects;
 
 	if (thoroughly)
-		kvc_files_renew(files);
+		renew(files);
 	if (atomic_load(&files->is_cleaner))
 		kvc_files_bury(files);
 	kvc_usage_total(files->root->usage, NULL, &objects);
@@ -135,26 +148,20 @@ static bool tick(struct kvc_cleaner *cleaner)
 
 /* ---------------------------------------------------------------- counting */
 
-/* Whether the counts of a root matter to somebody. */
-static bool wants_count(const struct kvc_files *files)
-{
-	return kvc_usage_is_new(files->root->usage) &&
-	       (files->root->capacity_bytes || kvc_files_may_evict(files));
-}
-
-/* One folder of each root whose counts are new. True: there is more. */
-static bool count_some(struct kvc_cleaner *cleaner)
+/* Some folders of each root whose counts are new, or due. True: there is more. */
+static bool count_some(struct kvc_cleaner *cleaner, bool *out_hurry)
 {
 	struct kvc_files *all[KVC_ROOTS_MAX];
 	const size_t count = sort_roots(cleaner->store, all);
 	bool more = false;
 
 	for (size_t i = 0; i < count; i++) {
-		if (!wants_count(all[i]) && !all[i]->scan.active)
+		if (!kvc_scan_is_wanted(all[i]) && !atomic_load(&all[i]->scan.active))
 			continue;
 		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 			return false;
-		more |= kvc_scan_step(all[i]);
+		more |= kvc_scan_step(all[i], false) > 0;
+		*out_hurry |= kvc_usage_is_hurried(all[i]->root->usage);
 		kvc_cleaner_leave(cleaner);
 	}
 	return more;
@@ -182,13 +189,11 @@ static void *run(void *context)
 
 	while (!kvc_cleaner_is_stopped(cleaner)) {
 		uint64_t now_ns = kvc_now_ns(), wake_ns;
-		bool more;
+		bool more, hurry = atomic_load(&cleaner->scan_waiters);
 
-		more = count_some(cleaner);
+		more = count_some(cleaner, &hurry);
 		wake_ns = kvc_now_ns();
-		wake_ns = atomic_load(&cleaner->scan_waiters) ?
-				  wake_ns :
-				  wake_ns + SCAN_SHARE * (wake_ns - now_ns);
+		wake_ns = hurry ? wake_ns : wake_ns + SCAN_SHARE * (wake_ns - now_ns);
 		now_ns = kvc_now_ns();
 		if (now_ns >= next_tick_ns || !more)
 			next_tick_ns = kvc_now_ns() + (tick(cleaner) ? ACTIVE_NS : TICK_NS);
@@ -206,7 +211,7 @@ static bool needs_thread(const struct kvc_store *store)
 	for (size_t r = 0; r < store->root_count; r++) {
 		const struct kvc_files *files = store->roots[r]->files;
 
-		if (files && (kvc_files_may_evict(files) || wants_count(files)))
+		if (files && (kvc_files_may_evict(files) || kvc_scan_is_wanted(files)))
 			return true;
 	}
 	return false;

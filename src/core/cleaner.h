@@ -40,15 +40,22 @@ bool kvc_files_admit(struct kvc_root *root, uint64_t ns_hash, uint64_t bytes, ui
 void kvc_files_settle(struct kvc_root *root, uint64_t bytes);
 
 /* Whether `min_free` has room for what was taken; makes room if need be, also for the watermarks,
- * which are no limit. *out_room: so many bytes more need not be asked for. */
+ * which are a limit only where others alone are above them. *out_room: so many bytes more need not
+ * be asked for. */
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
 			    uint64_t *out_room);
+
+/* There is none as others have the device: nothing that ends or goes makes any. */
+bool kvc_files_is_left_to_others(const struct kvc_root *root, uint64_t bytes);
 
 /* The device had no room for `bytes`. True: something went for it. again: that did not help. */
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns);
 
 /* Somebody writes just now what can be taken away in a moment. */
 bool kvc_files_is_pending(const struct kvc_root *root);
+
+/* Counts what the root holds, now, beside all who use it. */
+int kvc_files_recount(struct kvc_root *root);
 
 /* How far the count of its objects is that goes on: folders. False: none does. */
 bool kvc_files_progress(const struct kvc_root *root, uint32_t *out_done, uint32_t *out_total);

@@ -27,7 +27,7 @@ struct plan {
 	bool failed; /* no memory */
 };
 
-static void plan_group(void *context, const struct kvc_victim *victim, uint64_t bytes)
+static void plan_group(void *context, const struct kvc_group *victim, uint64_t bytes)
 {
 	struct plan *plan = context;
 
@@ -58,7 +58,7 @@ static int by_rank(const void *a, const void *b)
 static int dry_run(struct kvc_files *files, uint64_t bytes, struct kvc_evicted *out)
 {
 	struct plan plan = { .files = files };
-	int rc = 0;
+	int rc = kvc_index_refresh(files, 0);
 
 	for (uint32_t h = 0; h < KVC_HASH_FOLDERS && !rc; h++)
 		rc = kvc_cleaner_each(files, h, true, plan_group, &plan);

@@ -25,6 +25,7 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 			const char *hash, const char *name, struct kvc_evicted *out)
 {
 	struct kvc_root *root = files->root;
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	struct stat st;
 
 	if (fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
@@ -35,8 +36,8 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	}
 	out->objects++;
 	out->bytes += (uint64_t)st.st_size;
-	if (kvc_scan_counted(files, folder, (uint32_t)strtoul(hash, NULL, 16)))
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(folder), -(int64_t)st.st_size, -1);
+	kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
+			  (uint64_t)st.st_size);
 }
 
 void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)
@@ -47,7 +48,7 @@ void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)
 }
 
 /* Whether it was used, or stored again, since it was looked at. */
-static bool was_used(const struct kvc_files *files, const struct kvc_victim *victim)
+static bool was_used(const struct kvc_files *files, const struct kvc_group *victim)
 {
 	uint64_t stamp;
 	const bool noted = kvc_cleaner_is_nixl(files) ?
@@ -58,7 +59,7 @@ static bool was_used(const struct kvc_files *files, const struct kvc_victim *vic
 }
 
 /* The same of what has no entry, by the times of its files. */
-static bool was_written(const struct kvc_victim *victim, int folder_fd)
+static bool was_written(const struct kvc_group *victim, int folder_fd)
 {
 	const char *name = victim->names;
 	struct stat st;
@@ -73,7 +74,7 @@ static bool was_written(const struct kvc_victim *victim, int folder_fd)
 	return false;
 }
 
-static bool is_spared(struct kvc_files *files, const struct kvc_victim *victim)
+static bool is_spared(struct kvc_files *files, const struct kvc_group *victim)
 {
 	uint64_t stamp;
 
@@ -94,7 +95,7 @@ void kvc_cleaner_close_folder(struct kvc_files *files)
 }
 
 /* Many that go one after the other are of one folder. */
-static int open_folder(struct kvc_files *files, const struct kvc_victim *victim)
+static int open_folder(struct kvc_files *files, const struct kvc_group *victim)
 {
 	char path[sizeof(files->folder_path)];
 
@@ -107,7 +108,7 @@ static int open_folder(struct kvc_files *files, const struct kvc_victim *victim)
 	return files->folder_fd;
 }
 
-static void remove_here(struct kvc_files *files, const struct kvc_victim *victim,
+static void remove_here(struct kvc_files *files, const struct kvc_group *victim,
 			struct kvc_evicted *out)
 {
 	const int fd = open_folder(files, victim);
@@ -125,7 +126,7 @@ static void remove_here(struct kvc_files *files, const struct kvc_victim *victim
 }
 
 /* False: it stays. */
-static bool evict(struct kvc_files *files, const struct kvc_victim *victim, struct kvc_evicted *out)
+static bool evict(struct kvc_files *files, const struct kvc_group *victim, struct kvc_evicted *out)
 {
 	const uint64_t ns_hash = kvc_folder_ns_hash(victim->folder);
 	struct kvc_root *root = files->root;
@@ -178,7 +179,7 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 	    kvc_now_ns() - pool->barren_ns < BARREN_NS)
 		return -ENOENT;
 	for (;;) {
-		struct kvc_victim *victim;
+		struct kvc_group *victim;
 		bool went;
 
 		if (pool->count == 0 || pool->credit == 0) {
@@ -195,7 +196,9 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 		}
 		victim = pool->victims[--pool->count];
 		pool->credit--;
+		kvc_files_begin_removal(files);
 		went = evict(files, victim, out);
+		kvc_files_end_removal(files);
 		free(victim);
 		if (went)
 			return 0;

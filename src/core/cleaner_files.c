@@ -36,12 +36,28 @@ static int open_stamps(struct kvc_files *files)
 			       &files->stamps);
 }
 
+/* Whoever had the place may have stored or removed what it did not count. False: while the root is
+ * counted for the first time that has to wait. */
+static bool note_dead(struct kvc_files *files, uint32_t slot)
+{
+	if (kvc_stamps_pending(files->stamps, slot) == 0)
+		return true;
+	if (kvc_usage_is_new(files->root->usage))
+		return false;
+	kvc_usage_set_due(files->root->usage, true);
+	return true;
+}
+
 /* A place to tell others what is about to be written; without one they do not know. */
 static void take_slot(struct kvc_files *files)
 {
 	files->slot = -1;
 	for (uint32_t i = 0; files->lock && files->stamps && i < KVC_STAMPS_SLOTS; i++)
 		if (kvc_packed_lock_try(files->lock, KVC_STAMPS_SLOTS + i, true) == 0) {
+			if (!note_dead(files, i)) {
+				kvc_packed_lock_release(files->lock, KVC_STAMPS_SLOTS + i);
+				continue;
+			}
 			files->slot = (int)i;
 			kvc_stamps_pending_set(files->stamps, i, atomic_load(&files->pending));
 			return;
@@ -82,15 +98,20 @@ static int found_one(void *context, const char *name)
 /* Of a root without folders of ours it is known at once what it holds. */
 static int count_nothing(struct kvc_files *files)
 {
+	struct kvc_usage_map *usage = files->root->usage;
+	const bool untouched = kvc_usage_is_untouched(usage);
 	int rc;
 
-	if (!kvc_usage_is_new(files->root->usage))
+	if (!kvc_usage_is_new(usage))
 		return 0;
 	rc = kvc_folder_each(files->root,
 			     kvc_cleaner_is_nixl(files) ? is_hash_folder : kvc_folder_is_namespace,
 			     found_one, NULL);
-	if (rc == 0)
-		(void)kvc_usage_recount(files->root->usage, NULL, 0);
+	/* Others that have opened it as well may store meanwhile. */
+	if (rc == 0 && untouched)
+		kvc_usage_confirm(usage);
+	else if (rc == 0)
+		(void)kvc_usage_recount(usage, NULL, 0);
 	return rc < 0 ? rc : 0;
 }
 
@@ -129,6 +150,7 @@ void kvc_files_close(struct kvc_root *root)
 	kvc_pool_drop(&files->pool);
 	kvc_pool_drop(&files->tenant_pool);
 	kvc_scan_end(files);
+	kvc_index_drop(&files->index);
 	if (files->slot >= 0)
 		kvc_stamps_pending_set(files->stamps, (uint32_t)files->slot, 0);
 	kvc_packed_lock_close(files->lock);
@@ -144,6 +166,7 @@ void kvc_files_renew(struct kvc_files *files)
 
 	if (!changed)
 		return;
+	kvc_scan_end(files);
 	kvc_packed_lock_close(files->lock);
 	kvc_packed_dir_close(files->dir);
 	files->lock = NULL;
@@ -194,7 +217,8 @@ void kvc_files_bury(struct kvc_files *files)
 		if (bytes == 0 || !same || (int)i == files->slot ||
 		    kvc_packed_lock_try(files->lock, KVC_STAMPS_SLOTS + i, true))
 			continue;
-		kvc_stamps_pending_set(files->stamps, i, 0);
+		if (note_dead(files, i))
+			kvc_stamps_pending_set(files->stamps, i, 0);
 		kvc_packed_lock_release(files->lock, KVC_STAMPS_SLOTS + i);
 	}
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside the cleaner. core/cleaner.c has the thread and who is the cleaner, cleaner_files.c what a
- * root has, cleaner_list.c finds what may go, cleaner_evict.c takes it away, cleaner_nixl.c knows
- * groups that lie in several folders, cleaner_room.c the limits, cleaner_work.c keeps
- * below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
+ * root has, cleaner_index.c which folders, cleaner_list.c finds what may go, cleaner_evict.c takes
+ * it away, cleaner_nixl.c knows groups that lie in several folders, cleaner_room.c the limits,
+ * cleaner_work.c keeps below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
  */
 #ifndef KVC_CORE_CLEANER_INTERNAL_H
 #define KVC_CORE_CLEANER_INTERNAL_H
@@ -16,6 +16,7 @@
 #include "core/store.h"
 #include "core/usage.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@
 
 /* A group that may go. names: those of its objects in this root, one NUL after each; in nixl naming
  * what all of them begin with. */
-struct kvc_victim {
+struct kvc_group {
 	uint64_t rank;
 	uint64_t stamp;
 	uint64_t g;
@@ -41,7 +42,7 @@ struct kvc_victim {
 
 /* Groups that are next, of all or of one tenant. */
 struct kvc_pool {
-	struct kvc_victim **victims; /* the first to go is the last */
+	struct kvc_group **victims; /* the first to go is the last */
 	size_t count;
 	uint64_t looked; /* objects, so far */
 	uint64_t credit; /* groups that may go before more is looked at */
@@ -51,14 +52,31 @@ struct kvc_pool {
 	uint64_t barren_changes; /* `changes` then */
 };
 
-/* A count of what a root holds that goes on. */
+/* The namespaces of a root ("" in nixl naming), in order, and which hash folders they have. */
+struct kvc_index {
+	struct kvc_names names;
+	struct kvc_index_folder {
+		int64_t modified_ns; /* of its folder; 0: to be read again */
+		uint64_t bits[KVC_HASH_FOLDERS / 64];
+	} * folders;	  /* one per name */
+	uint64_t made_ns; /* 0: never */
+};
+
+/* A count of what a root holds that goes on: of each hash folder all namespaces. */
 struct kvc_scan {
-	bool active;
-	int64_t begun_ns; /* wall clock: what changed since is counted as it does */
-	struct kvc_names folders;
-	size_t folder;
+	atomic_bool active;
+	bool has_lock;
+	int root_fd;
+	int64_t listed_ns; /* the root's time when the namespaces were listed; 0: list them again */
 	uint32_t hash;
-	struct kvc_usage_count *counts; /* one per folder */
+	unsigned tries;			/* of this hash folder */
+	struct kvc_names folders;	/* the namespaces */
+	struct kvc_usage_count *part;	/* what they have in it */
+	size_t folder;			/* the next of them */
+	struct kvc_usage_count *counts; /* those before, by their namespace hash */
+	size_t count;
+	size_t room;
+	_Atomic uint64_t due_ns; /* when one that was due began; 0: never */
 	_Atomic uint32_t done;
 	_Atomic uint32_t total; /* 0: none goes on */
 };
@@ -89,6 +107,7 @@ struct kvc_files {
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
 	int folder_fd; /* the hash folder that something went from last, or -1 */
 	char folder_path[KVC_CLEANER_FOLDER + 4];
+	struct kvc_index index;
 	struct kvc_pool pool;
 	struct kvc_pool tenant_pool;
 	struct kvc_scan scan;
@@ -142,6 +161,12 @@ static inline bool kvc_cleaner_is_nixl(const struct kvc_files *files)
 	return files->root->store->settings->naming == KVC_NAMING_NIXL;
 }
 
+/* What cannot be opened for this is there all the same, and can be opened later. */
+static inline bool kvc_cleaner_is_short(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
 /* One at a time looks for what may go or takes it away. -ETIMEDOUT; -ECANCELED: the store is being
  * closed. */
 int kvc_cleaner_enter(struct kvc_cleaner *cleaner, uint64_t deadline_ns);
@@ -153,7 +178,7 @@ static inline bool kvc_cleaner_is_stopped(const struct kvc_cleaner *cleaner)
 
 /* ---------------------------------------------------------------- cleaner_files.c */
 
-/* For the thread: goes over to files that were made again, and the lock beside them. */
+/* For the thread, entered: goes over to files that were made again, and the lock beside them. */
 void kvc_files_renew(struct kvc_files *files);
 /* Whether this process is the cleaner. is_behind: another one is that of a root before this one. */
 bool kvc_files_elect(struct kvc_files *files, bool is_behind);
@@ -179,10 +204,20 @@ void kvc_pool_drop(struct kvc_pool *pool);
 
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the
  * bytes of its objects when sizes is told. */
-typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_victim *victim,
-				     uint64_t bytes);
+typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_group *victim, uint64_t bytes);
 int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cleaner_group_fn fn,
 		     void *context);
+
+/* ---------------------------------------------------------------- cleaner_index.c; entered */
+
+/* Looks which folders there are, unless that was done not longer ago than so. -errno: they cannot
+ * be looked at just now, and what is known of them stays. */
+int kvc_index_refresh(struct kvc_files *files, uint64_t age_ns);
+void kvc_index_drop(struct kvc_index *index);
+static inline bool kvc_index_has(const struct kvc_index *index, size_t folder, uint32_t hash)
+{
+	return index->folders[folder].bits[hash / 64] >> hash % 64 & 1;
+}
 
 /* ---------------------------------------------------------------- cleaner_nixl.c; entered */
 
@@ -195,7 +230,7 @@ bool kvc_nixl_stamp(const struct kvc_files *files, const char *shared, uint64_t 
 /* When one of its objects was written last, by their files. */
 int64_t kvc_nixl_modified_ns(const struct kvc_files *files, const char *shared);
 /* All of its objects, wherever they lie. */
-void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
+void kvc_nixl_remove(struct kvc_files *files, const struct kvc_group *victim,
 		     struct kvc_evicted *out);
 
 /* ---------------------------------------------------------------- cleaner_evict.c; entered */
@@ -224,6 +259,9 @@ uint64_t kvc_files_excess(struct kvc_files *files);
 /* Roots without a capacity go by the watermarks of the file system. */
 bool kvc_files_has_watermarks(const struct kvc_files *files);
 uint64_t kvc_files_watermark(double percent, const struct kvc_usage *usage);
+/* A group is about to go; it is counted, or stays. Who dies in between is missed. */
+void kvc_files_begin_removal(struct kvc_files *files);
+void kvc_files_end_removal(struct kvc_files *files);
 /* Bytes of the store's roots on the device that go by its watermarks. */
 uint64_t kvc_files_own_on(const struct kvc_store *store, uint64_t device);
 
@@ -234,10 +272,11 @@ bool kvc_cleaner_work(struct kvc_cleaner *cleaner, struct kvc_files **all, size_
 
 /* ---------------------------------------------------------------- cleaner_scan.c */
 
-/* Counts one folder more of a root whose counts are new. True: there is more to count. */
-bool kvc_scan_step(struct kvc_files *files);
-/* Whether what lies there is in the counts already; entered. */
-bool kvc_scan_counted(const struct kvc_files *files, const char *folder, uint32_t hash);
+/* Whether the counts of a root are to be made, or made again. */
+bool kvc_scan_is_wanted(const struct kvc_files *files);
+/* Counts some folders more; entered. 1: there is more to count; 0: it is done, or somebody else
+ * counts. strict: a folder that cannot be read is an error, which ends it. */
+int kvc_scan_step(struct kvc_files *files, bool strict);
 void kvc_scan_end(struct kvc_files *files);
 
 #endif

@@ -31,7 +31,8 @@
 #define FIRST_LOOKS    32u			/* the same, until as many were seen as there are */
 #define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
 #define MISCOUNT_SLACK 256u			/* objects */
-#define TEMP_PREFIX    ".kvctmp."
+#define INDEX_MANY     64u			/* namespaces; of fewer it is always new */
+#define INDEX_NS       UINT64_C(1000000000)	/* what is known of the folders is that old */
 
 /* An object that was seen. */
 struct seen {
@@ -50,7 +51,7 @@ struct look {
 	struct kvc_files *files;
 	const struct kvc_pool *pool; /* NULL: all namespaces, pinned ones too */
 	const struct kvc_cleaner_names *rules;
-	struct kvc_names folders;
+	const struct kvc_index *index;
 	struct seen *seen;
 	size_t count;
 	size_t room;
@@ -60,6 +61,7 @@ struct look {
 	int64_t now_ns;
 	bool sizes;
 	bool whole; /* all hash folders were looked at */
+	bool fresh; /* of the folders that there are now */
 };
 
 static const char digits[] = "0123456789abcdef";
@@ -225,7 +227,7 @@ static int look_at(struct look *look, int folder_fd, uint32_t folder, uint32_t h
 	struct seen seen = { .folder = folder, .hash = hash };
 	int rc;
 
-	if (!is_ours(look, folder_fd, look->folders.names[folder], hash, name, &seen.g) ||
+	if (!is_ours(look, folder_fd, look->index->names.names[folder], hash, name, &seen.g) ||
 	    !fill_seen(look, folder_fd, name, &seen))
 		return 0;
 	if (kvc_cleaner_is_nixl(look->files))
@@ -256,9 +258,9 @@ static int look_into(struct look *look, uint32_t folder, uint32_t hash)
 	DIR *dir;
 
 	kvc_cleaner_hash(hash, text);
-	fd = kvc_cleaner_open_folder(look->files, look->folders.names[folder], text);
+	fd = kvc_cleaner_open_folder(look->files, look->index->names.names[folder], text);
 	if (fd < 0)
-		return 0;
+		return kvc_cleaner_is_short(-fd) ? fd : 0;
 	dir = fdopendir(fd);
 	if (!dir) {
 		(void)close(fd);
@@ -280,26 +282,34 @@ static int look_at_hash(struct look *look, uint32_t hash)
 {
 	int rc = 0;
 
-	for (uint32_t f = 0; f < look->folders.count && !rc; f++)
-		if (may_go(look, look->folders.names[f]))
+	for (uint32_t f = 0; f < look->index->names.count && !rc; f++)
+		if (kvc_index_has(look->index, f, hash) &&
+		    may_go(look, look->index->names.names[f]))
 			rc = look_into(look, f, hash);
 	return rc;
 }
 
-static int look_begin(struct look *look, struct kvc_files *files, const struct kvc_pool *pool)
+/* age_ns: so old may be what is known of the folders. */
+static int look_begin(struct look *look, struct kvc_files *files, const struct kvc_pool *pool,
+		      uint64_t age_ns)
 {
+	const uint64_t begun_ns = kvc_now_ns();
+	int rc;
+
 	*look = (struct look){
 		.files = files,
 		.pool = pool,
+		.index = &files->index,
 		.rules = atomic_load(&kvc_cleaner_of(files)->names),
 		.now_ns = kvc_wall_ns(),
 	};
-	return look->rules ? kvc_cleaner_folders(files, &look->folders) : -ENOENT;
+	rc = look->rules ? kvc_index_refresh(files, age_ns) : -ENOENT;
+	look->fresh = files->index.made_ns >= begun_ns;
+	return rc;
 }
 
 static void look_end(struct look *look)
 {
-	kvc_names_free(&look->folders);
 	free(look->seen);
 	free(look->names);
 }
@@ -361,11 +371,11 @@ static size_t make_groups(struct look *look, struct group *groups)
 }
 
 /* NULL: no memory. */
-static struct kvc_victim *make_victim(const struct look *look, const struct group *group)
+static struct kvc_group *make_victim(const struct look *look, const struct group *group)
 {
 	const struct seen *first = &look->seen[group->first];
 	const bool nixl = kvc_cleaner_is_nixl(look->files);
-	struct kvc_victim *victim;
+	struct kvc_group *victim;
 	size_t bytes = 0;
 	char *to;
 
@@ -374,15 +384,15 @@ static struct kvc_victim *make_victim(const struct look *look, const struct grou
 	victim = malloc(sizeof(*victim) + bytes);
 	if (!victim)
 		return NULL;
-	*victim = (struct kvc_victim){ .rank = group->rank,
-				       .stamp = group->stamp,
-				       .g = first->g,
-				       .noted = first->noted,
-				       .over = group->over,
-				       .count = group->count };
+	*victim = (struct kvc_group){ .rank = group->rank,
+				      .stamp = group->stamp,
+				      .g = first->g,
+				      .noted = first->noted,
+				      .over = group->over,
+				      .count = group->count };
 	kvc_cleaner_hash(first->hash, victim->hash);
-	memcpy(victim->folder, look->folders.names[first->folder],
-	       strlen(look->folders.names[first->folder]) + 1);
+	memcpy(victim->folder, look->index->names.names[first->folder],
+	       strlen(look->index->names.names[first->folder]) + 1);
 	to = victim->names;
 	for (uint32_t i = 0; i < group->count; i++) {
 		const char *name = look->names + first[i].name;
@@ -415,8 +425,8 @@ static void mark_over(const struct look *look, struct group *groups, size_t coun
 {
 	struct kvc_root *root = look->files->root;
 
-	for (uint32_t f = 0; root->tenants && f < look->folders.count; f++) {
-		if (kvc_tenant_excess(root, kvc_folder_ns_hash(look->folders.names[f])) == 0)
+	for (uint32_t f = 0; root->tenants && f < look->index->names.count; f++) {
+		if (kvc_tenant_excess(root, kvc_folder_ns_hash(look->index->names.names[f])) == 0)
 			continue;
 		for (size_t i = 0; i < count; i++)
 			groups[i].over |= look->seen[groups[i].first].folder == f;
@@ -424,7 +434,7 @@ static void mark_over(const struct look *look, struct group *groups, size_t coun
 }
 
 /* Of a group in several folders the object that was used last counts. */
-static void complete(const struct look *look, struct kvc_victim *victim)
+static void complete(const struct look *look, struct kvc_group *victim)
 {
 	struct kvc_files *files = look->files;
 	uint64_t stamp;
@@ -449,8 +459,8 @@ static void complete(const struct look *look, struct kvc_victim *victim)
 
 static int later_first(const void *a, const void *b)
 {
-	const struct kvc_victim *x = *(struct kvc_victim *const *)a;
-	const struct kvc_victim *y = *(struct kvc_victim *const *)b;
+	const struct kvc_group *x = *(struct kvc_group *const *)a;
+	const struct kvc_group *y = *(struct kvc_group *const *)b;
 
 	if (x->over != y->over)
 		return x->over ? 1 : -1;
@@ -487,11 +497,11 @@ static void drop_hash(struct kvc_pool *pool, const char *hash)
 }
 
 /* Sorted ones among those of the pool; of too many the ones that would go last are dropped. */
-static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
+static int merge(struct kvc_pool *pool, struct kvc_group **more, size_t count)
 {
 	const size_t all = pool->count + count;
 	const size_t drop = all > KEPT_MAX ? all - KEPT_MAX : 0;
-	struct kvc_victim **merged = malloc((all + 1) * sizeof(struct kvc_victim *));
+	struct kvc_group **merged = malloc((all + 1) * sizeof(struct kvc_group *));
 	size_t a = 0, b = 0;
 
 	if (!merged)
@@ -499,7 +509,7 @@ static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
 	for (size_t i = 0; i < all; i++) {
 		const bool first = b == count || (a < pool->count &&
 						  later_first(&pool->victims[a], &more[b]) <= 0);
-		struct kvc_victim *victim = first ? pool->victims[a++] : more[b++];
+		struct kvc_group *victim = first ? pool->victims[a++] : more[b++];
 
 		if (i < drop)
 			free(victim);
@@ -514,7 +524,7 @@ static int merge(struct kvc_pool *pool, struct kvc_victim **more, size_t count)
 
 /* The first ones of the groups, as victims, sorted. */
 static int make_victims(const struct look *look, const struct group *groups, size_t count,
-			bool only_new, struct kvc_victim **out)
+			bool only_new, struct kvc_group **out)
 {
 	for (size_t i = 0; i < count; i++) {
 		out[i] = make_victim(look, &groups[i]);
@@ -526,7 +536,7 @@ static int make_victims(const struct look *look, const struct group *groups, siz
 		complete(look, out[i]);
 		out[i]->rank = look->files->order->rank(out[i]->stamp, only_new);
 	}
-	qsort(out, count, sizeof(struct kvc_victim *), later_first);
+	qsort(out, count, sizeof(struct kvc_group *), later_first);
 	return 0;
 }
 
@@ -537,7 +547,7 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	const bool only_new = new_ones(files, groups, count);
 	/* When it was everything, this is the order of everything. */
 	size_t take = count / (look->whole ? 2 : TAKE_PART) + 1;
-	struct kvc_victim **victims;
+	struct kvc_group **victims;
 	int rc;
 
 	for (size_t i = 0; i < count; i++)
@@ -545,7 +555,7 @@ static int take_victims(struct look *look, struct kvc_pool *pool, struct group *
 	mark_over(look, groups, count);
 	qsort(groups, count, sizeof(*groups), by_rank);
 	take = take > count ? count : take > TAKE_MAX ? TAKE_MAX : take;
-	victims = malloc((take + 1) * sizeof(struct kvc_victim *));
+	victims = malloc((take + 1) * sizeof(struct kvc_group *));
 	if (!victims)
 		return -ENOMEM;
 	rc = make_victims(look, groups, take, only_new, victims);
@@ -570,8 +580,13 @@ static void check_count(struct kvc_files *files, const struct look *look)
 	    kvc_usage_is_new(files->root->usage))
 		return;
 	kvc_usage_total(files->root->usage, NULL, &objects);
-	if (look->count + MISCOUNT_SLACK < objects / 2)
+	if (look->count + MISCOUNT_SLACK >= objects / 2)
+		return;
+	/* Not before folders that came just now are looked into. */
+	if (look->fresh)
 		atomic_store(&files->miscounted, true);
+	else
+		files->index.made_ns = 0;
 }
 
 /* Objects that were looked at for each group that goes. Whole: all is known. */
@@ -582,37 +597,56 @@ static size_t looks_each(const struct kvc_files *files, const struct kvc_pool *p
 	return pool->looked < atomic_load(&files->objects) ? FIRST_LOOKS : LOOKS;
 }
 
-int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns)
+/* From where it was last, until there are enough. */
+static int look_around(struct look *look, struct kvc_pool *pool, uint64_t begun_ns,
+		       uint64_t deadline_ns)
 {
-	const uint64_t begun_ns = kvc_now_ns();
-	struct group *groups = NULL;
-	struct look look;
 	uint32_t looked = 0;
-	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
+	int rc = 0;
 
-	if (!rc)
-		rc = look_begin(&look, files, pool);
-	if (rc)
-		return rc;
-	while (looked < KVC_HASH_FOLDERS && look.count < LOOK_AT && !rc) {
+	while (looked < KVC_HASH_FOLDERS && look->count < LOOK_AT && !rc) {
 		uint64_t now_ns;
 		char hash[3];
 
 		kvc_cleaner_hash(pool->next_hash, hash);
 		drop_hash(pool, hash);
-		rc = look_at_hash(&look, pool->next_hash);
+		rc = look_at_hash(look, pool->next_hash);
 		pool->next_hash = (pool->next_hash + 1) % KVC_HASH_FOLDERS;
 		looked++;
 		now_ns = kvc_now_ns();
-		if (kvc_cleaner_is_stopped(kvc_cleaner_of(files)))
+		if (kvc_cleaner_is_stopped(kvc_cleaner_of(look->files)))
 			rc = -ECANCELED;
 		/* With thousands of namespaces each folder takes long. */
-		else if (look.count > 0 && now_ns - begun_ns >= LOOK_NS)
+		else if (look->count > 0 && now_ns - begun_ns >= LOOK_NS)
 			break;
 		else if (now_ns >= deadline_ns)
 			rc = rc ? rc : -ETIMEDOUT;
 	}
-	look.whole = looked == KVC_HASH_FOLDERS;
+	look->whole = looked == KVC_HASH_FOLDERS;
+	return rc;
+}
+
+int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns)
+{
+	const uint64_t begun_ns = kvc_now_ns();
+	struct group *groups = NULL;
+	struct look look;
+	int rc = kvc_cleaner_is_nixl(files) ? kvc_nixl_learn_all(files) : 0;
+
+	if (!rc)
+		rc = look_begin(&look, files, pool,
+				files->index.names.count > INDEX_MANY ? INDEX_NS : 0);
+	if (rc)
+		return rc;
+	rc = look_around(&look, pool, begun_ns, deadline_ns);
+	/* It is not all, but for what lies in folders that came just now. */
+	if (!rc && look.whole && !look.fresh) {
+		look_end(&look);
+		rc = look_begin(&look, files, pool, 0);
+		if (rc)
+			return rc;
+		rc = look_around(&look, pool, begun_ns, deadline_ns);
+	}
 	if (!rc && look.whole)
 		check_count(files, &look);
 	if (!rc && look.count == 0 && pool->count == 0)
@@ -635,7 +669,7 @@ int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cle
 	struct group *groups = NULL;
 	struct look look;
 	size_t count = 0;
-	int rc = look_begin(&look, files, &files->pool);
+	int rc = look_begin(&look, files, &files->pool, INDEX_NS);
 
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
@@ -648,7 +682,7 @@ int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cle
 	if (!rc && groups)
 		count = make_groups(&look, groups);
 	for (size_t i = 0; i < count && !rc; i++) {
-		struct kvc_victim *victim = make_victim(&look, &groups[i]);
+		struct kvc_group *victim = make_victim(&look, &groups[i]);
 		uint64_t bytes = 0;
 
 		for (uint32_t o = 0; o < groups[i].count; o++)

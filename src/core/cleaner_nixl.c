@@ -160,7 +160,7 @@ static void remove_at(struct kvc_files *files, const char *name, uint64_t g,
 		kvc_cleaner_forget(files, g);
 }
 
-void kvc_nixl_remove(struct kvc_files *files, const struct kvc_victim *victim,
+void kvc_nixl_remove(struct kvc_files *files, const struct kvc_group *victim,
 		     struct kvc_evicted *out)
 {
 	const struct kvc_cleaner *cleaner = kvc_cleaner_of(files);

@@ -186,6 +186,16 @@ void kvc_files_settle(struct kvc_root *root, uint64_t bytes)
 	reserve(files, -(int64_t)bytes);
 }
 
+void kvc_files_begin_removal(struct kvc_files *files)
+{
+	reserve(files, 1);
+}
+
+void kvc_files_end_removal(struct kvc_files *files)
+{
+	reserve(files, -1);
+}
+
 bool kvc_files_is_pending(const struct kvc_root *root)
 {
 	return root->files && pending(root->files) > 0;
@@ -242,8 +252,8 @@ static bool has_min_free(const struct kvc_files *files, const struct kvc_usage *
 	return min_free == 0 || usage->free_bytes >= min_free + pending(files);
 }
 
-/* Whether anything comes of it. */
-static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage)
+/* Others alone have the device above the high mark. */
+static bool is_of_others(const struct kvc_files *files, const struct kvc_usage *usage)
 {
 	const struct kvc_store *store = files->root->store;
 	const uint64_t high =
@@ -251,7 +261,28 @@ static bool can_help(const struct kvc_files *files, const struct kvc_usage *usag
 	const uint64_t used = usage->total_bytes - usage->free_bytes;
 	const uint64_t own = kvc_files_own_on(store, usage->device);
 
-	return !has_min_free(files, usage) || used < own || used - own < high;
+	return used >= own && used - own >= high;
+}
+
+/* Whether anything comes of it. */
+static bool can_help(const struct kvc_files *files, const struct kvc_usage *usage)
+{
+	return !has_min_free(files, usage) || !is_of_others(files, usage);
+}
+
+/* Where nothing may go for it, the cache does not fill the device to its end. */
+static bool is_left_to_others(const struct kvc_files *files, const struct kvc_usage *usage,
+			      uint64_t bytes)
+{
+	const struct kvc_store *store = files->root->store;
+
+	if (!kvc_files_has_watermarks(files) || soft_room(files, usage) >= bytes)
+		return false;
+	/* It has to be known whose it is. */
+	for (size_t r = 0; r < store->root_count; r++)
+		if (store->roots[r]->files && kvc_usage_is_new(store->roots[r]->usage))
+			return false;
+	return is_of_others(files, usage);
 }
 
 /* Whether an object has room on the device at all, if all of the cache made room for it. */
@@ -270,7 +301,7 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
 	struct kvc_evicted evicted = { 0 };
 	struct kvc_usage usage;
-	bool tight;
+	bool tight, has_room;
 
 	*out_room = UINT64_MAX;
 	if ((root->min_free_bytes == 0 && !kvc_files_has_watermarks(files)) ||
@@ -290,11 +321,21 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	}
 	/* After something went the device is looked at again for each object: a file system that
 	 * frees late, or writers that are faster, do not get the rest of the call unseen. */
-	if (root->min_free_bytes || evicted.objects)
+	has_room = has_min_free(files, &usage) && !is_left_to_others(files, &usage, bytes);
+	if (!has_room || root->min_free_bytes || evicted.objects)
 		*out_room = 0;
 	else if (soft_room(files, &usage) >= bytes)
 		*out_room = soft_room(files, &usage);
-	return has_min_free(files, &usage);
+	return has_room;
+}
+
+bool kvc_files_is_left_to_others(const struct kvc_root *root, uint64_t bytes)
+{
+	const struct kvc_files *files = root->files;
+	struct kvc_usage usage;
+
+	return files && kvc_files_has_watermarks(files) && kvc_files_device(files, &usage) &&
+	       is_left_to_others(files, &usage, bytes);
 }
 
 bool kvc_files_no_space(struct kvc_root *root, uint64_t bytes, bool again, uint64_t deadline_ns)

@@ -89,7 +89,7 @@ static void correct_counts(struct kvc_files *files)
 	kvc_log(KVC_LOG_WARNING,
 		"%s: %llu bytes are counted, and much less is there: it is counted again",
 		root->location, (unsigned long long)bytes);
-	kvc_usage_begin(root->usage);
+	kvc_usage_drop(root->usage);
 }
 
 /* ---------------------------------------------------------------- a device */
@@ -106,10 +106,12 @@ static void tell(struct kvc_files *files, enum kvc_cleaner_told what, const stru
 		kvc_log(KVC_LOG_WARNING,
 			"%s: its file system is at %.1f%%, over l3_cleaner_high_watermark (%g), "
 			"but only %llu bytes are this cache's: removing them would not help, "
-			"nothing is removed; make room there, or set `capacity`",
+			"nothing is removed, and beyond %g%% nothing is stored; make room there, "
+			"or set `capacity`",
 			files->root->location,
 			100.0 * (double)used_of(device) / (double)device->usage.total_bytes,
-			settings->l3_cleaner_high_watermark, (unsigned long long)own_bytes);
+			settings->l3_cleaner_high_watermark, (unsigned long long)own_bytes,
+			(settings->l3_cleaner_high_watermark + 100.0) / 2);
 	else if (what == KVC_TOLD_MIN_FREE)
 		kvc_log(KVC_LOG_WARNING,
 			"%s: its file system has %llu bytes free, less than min_free (%llu), but "

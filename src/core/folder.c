@@ -38,6 +38,23 @@ bool kvc_folder_is_hash(const char *name)
 	return is_lower_hex(name, 2);
 }
 
+static unsigned digit(char hex)
+{
+	return hex <= '9' ? (unsigned)(hex - '0') : (unsigned)(hex - 'a' + 10);
+}
+
+unsigned kvc_folder_number(const char *name)
+{
+	return kvc_folder_is_hash(name) ? digit(name[0]) * 16 + digit(name[1]) : 0;
+}
+
+unsigned kvc_folder_of_path(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash && slash - path >= 2 ? kvc_folder_number(slash - 2) : 0;
+}
+
 bool kvc_folder_is_inside(const char *path)
 {
 	for (const char *at = path;; at++) {

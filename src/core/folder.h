@@ -15,6 +15,10 @@ bool kvc_folder_is_namespace(const char *name);
 uint64_t kvc_folder_ns_hash(const char *name);
 /* Two lower-case hex digits; the text may go on. */
 bool kvc_folder_is_hash(const char *name);
+/* The number of a hash folder; 0 of what is none. */
+unsigned kvc_folder_number(const char *name);
+/* The same of the folder that an object's path tells. */
+unsigned kvc_folder_of_path(const char *path);
 
 /* Whether a path that comes from outside stays inside of the root: plugins rely on it. */
 bool kvc_folder_is_inside(const char *path);

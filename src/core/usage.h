@@ -15,7 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define KVC_USAGE_SLOTS 4096u /* namespaces counted one by one; later ones share "others" */
+#define KVC_USAGE_SLOTS	  4096u /* namespaces counted one by one; later ones share "others" */
+#define KVC_USAGE_FOLDERS 256u	/* hash folders */
 
 struct kvc_usage_map; /* of one root */
 
@@ -49,6 +50,11 @@ bool kvc_usage_is_loaded(const struct kvc_usage_map *usage);
  * process: one is due. kvc_usage_recount() ends that. */
 bool kvc_usage_is_new(const struct kvc_usage_map *usage);
 
+/* The counts may be off, somebody was killed who had something to count: a recount is due, and ends
+ * that. Counts that are new are not due. */
+bool kvc_usage_is_due(const struct kvc_usage_map *usage);
+void kvc_usage_set_due(struct kvc_usage_map *usage, bool due);
+
 /* The counts are shared with other processes: they lie in the file. */
 bool kvc_usage_is_shared(const struct kvc_usage_map *usage);
 
@@ -59,9 +65,26 @@ bool kvc_usage_is_shared(const struct kvc_usage_map *usage);
  */
 int kvc_usage_check(struct kvc_usage_map *usage);
 
-/* ns_hash 0 is allowed: roots without namespaces. */
+/* ns_hash 0 is allowed: roots without namespaces. For objects that lie in no hash folder. */
 void kvc_usage_add(struct kvc_usage_map *usage, uint64_t ns_hash, int64_t bytes_delta,
 		   int64_t objects_delta);
+
+/* The same in hash folder number `folder`: after something was stored there. */
+void kvc_usage_change(struct kvc_usage_map *usage, uint64_t ns_hash, unsigned folder,
+		      int64_t bytes_delta, int64_t objects_delta);
+
+/*
+ * kvc_usage_removed - one object went.
+ * @before   kvc_usage_before() it was to go. Whether a folder that was counted in between has it in
+ *           its count is not known: too much is counted rather than too little
+ */
+struct kvc_usage_before {
+	uint64_t scan;
+	uint64_t settled;
+};
+struct kvc_usage_before kvc_usage_before(const struct kvc_usage_map *usage);
+void kvc_usage_removed(struct kvc_usage_map *usage, const struct kvc_usage_before *before,
+		       uint64_t ns_hash, unsigned folder, uint64_t bytes);
 
 /* Of all namespaces. Either output may be NULL. */
 void kvc_usage_total(struct kvc_usage_map *usage, uint64_t *out_bytes, uint64_t *out_objects);
@@ -86,13 +109,46 @@ int kvc_usage_correct(struct kvc_usage_map *usage, uint64_t ns_hash, uint64_t by
 uint64_t kvc_usage_recount(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
 			   size_t count);
 
+/* How many recounts have ended; and the next to end is waited for: it is not to take its time. */
+uint64_t kvc_usage_recounts(const struct kvc_usage_map *usage);
+void kvc_usage_hurry(struct kvc_usage_map *usage);
+bool kvc_usage_is_hurried(const struct kvc_usage_map *usage);
+
 /*
- * kvc_usage_begin, kvc_usage_settle - a count beside those who go on: all counts begin at 0 again,
- * and what was there then is added at the end, in one go. counts[]: what was there when it began.
- * In between the counts are those of what came and went meanwhile.
+ * Counts that are new of a root that holds nothing. kvc_usage_is_untouched() before a look at the
+ * root: nothing was ever counted. If nothing lies there kvc_usage_confirm() says that the counts
+ * are right, whatever others have counted since.
  */
-void kvc_usage_begin(struct kvc_usage_map *usage);
-void kvc_usage_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
-		      size_t count);
+bool kvc_usage_is_untouched(const struct kvc_usage_map *usage);
+void kvc_usage_confirm(struct kvc_usage_map *usage);
+
+/* The counts cannot be: all begin at 0 again, and are new. */
+void kvc_usage_drop(struct kvc_usage_map *usage);
+
+/*
+ * A recount beside all who go on, in whatever process (kvc_usage_change() minds it): hash folder
+ * after hash folder, each in all namespaces. One thread of one process at a time. The counts stay
+ * what they were until it is settled.
+ *
+ * kvc_usage_scan_begin     @token: other than those of other scans. -ENOMEM
+ * kvc_usage_scan_goes_on   false: another recount has begun or ended since; the scan is void
+ * kvc_usage_scan_position  another number when one goes on, of whatever process
+ * kvc_usage_scan_folder    the next folder, or the last one again, is about to be counted.
+ *                          last_time: it is done then, whatever changes; the result may be too
+ *                          high by that
+ * kvc_usage_scan_done      it is counted. 1; 0: not right, as something has changed in it; -ESTALE:
+ *                          the scan is void
+ * kvc_usage_scan_settle    after all of them: counts[] is what lay in all folders when they were
+ *                          counted. Returns false when it is void
+ * kvc_usage_scan_end       gives it up. Its recount stays due
+ */
+int kvc_usage_scan_begin(struct kvc_usage_map *usage, uint64_t token);
+bool kvc_usage_scan_goes_on(const struct kvc_usage_map *usage);
+uint64_t kvc_usage_scan_position(const struct kvc_usage_map *usage);
+void kvc_usage_scan_folder(struct kvc_usage_map *usage, bool last_time);
+int kvc_usage_scan_done(struct kvc_usage_map *usage);
+bool kvc_usage_scan_settle(struct kvc_usage_map *usage, const struct kvc_usage_count *counts,
+			   size_t count, uint64_t *out_drift_bytes);
+void kvc_usage_scan_end(struct kvc_usage_map *usage);
 
 #endif

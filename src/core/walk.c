@@ -2,6 +2,7 @@
 #include "core/walk.h"
 
 #include "core/checksum.h"
+#include "core/cleaner.h"
 #include "core/folder.h"
 #include "core/format.h"
 #include "core/image.h"
@@ -248,6 +249,8 @@ int kvc_walk_recount(struct kvc_root *root)
 	uint64_t drift;
 	int rc;
 
+	if (root->files)
+		return kvc_files_recount(root);
 	walk.files_only = true; /* the index counts its slots itself */
 	if (packed)
 		kvc_packed_recount(packed);
@@ -465,6 +468,7 @@ static int count_entry(void *context, const struct kvc_walk_entry *entry)
 static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t version[2])
 {
 	struct kvc_root *root = entry->root;
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 
 	if (root->read_only || root->writes_refused)
 		return;
@@ -475,8 +479,9 @@ static void remove_wrong(const struct kvc_walk_entry *entry, const uint64_t vers
 		if (!(version[0] || version[1]) ||
 		    kvc_root_remove(root, entry->entry->name, version))
 			return;
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
-			      -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(entry->folder),
+				  kvc_folder_of_path(entry->entry->name),
+				  entry->entry->object_bytes);
 	}
 	kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 }
@@ -655,6 +660,7 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 {
 	struct info_walk *walk = context;
 	struct kvc_root *root = entry->root;
+	const struct kvc_usage_before before = kvc_usage_before(root->usage);
 	int rc;
 
 	/* A foreign file stays. */
@@ -674,8 +680,9 @@ static int clear_entry(void *context, const struct kvc_walk_entry *entry)
 		return 0;
 	}
 	if (!walk->dry_run && !entry->slot)
-		kvc_usage_add(root->usage, kvc_folder_ns_hash(entry->folder),
-			      -(int64_t)entry->entry->object_bytes, -1);
+		kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(entry->folder),
+				  kvc_folder_of_path(entry->entry->name),
+				  entry->entry->object_bytes);
 	walk->clear->objects++;
 	walk->clear->bytes += entry->entry->object_bytes;
 	return 0;

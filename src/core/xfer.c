@@ -3,6 +3,7 @@
 
 #include "core/cleaner.h"
 #include "core/clock.h"
+#include "core/folder.h"
 #include "core/format.h"
 #include "core/ghost.h"
 #include "core/ranges.h"
@@ -128,12 +129,13 @@ void kvc_session_finish(struct kvc_request *request, struct kvc_result result)
 	if (request->op == KVC_SET && result.status == KVC_OK) {
 		kvc_mark_clear(&root->marks, id);
 		if (result.cause != KVC_CAUSE_EXISTED && !request->packed)
-			kvc_usage_add(root->usage, key,
-				      (int64_t)request->shape->stored_bytes -
-					      (int64_t)request->previous_bytes,
-				      request->replaces ? 0 : 1);
+			kvc_usage_change(root->usage, key, kvc_folder_number(request->hash_folder),
+					 (int64_t)request->shape->stored_bytes -
+						 (int64_t)request->previous_bytes,
+					 request->replaces ? 0 : 1);
 	} else if (request->op == KVC_REMOVE && result.status == KVC_OK && !request->packed) {
-		kvc_usage_add(root->usage, key, -(int64_t)request->previous_bytes, -1);
+		kvc_usage_removed(root->usage, &request->before, key,
+				  kvc_folder_number(request->hash_folder), request->previous_bytes);
 	} else if (request->op == KVC_GET && !kvc_verify_is_guess(request, result) &&
 		   (result.status == KVC_CORRUPT ||
 		    (result.status == KVC_MISS && result.cause != KVC_CAUSE_ABSENT &&
@@ -260,7 +262,8 @@ static bool may_have_room(struct kvc_session *s, const struct kvc_request *reque
 	if (!request->root->files || kvc_now_ns() >= request->deadline_ns ||
 	    !request->root->store->settings->l3_cleaner_enabled ||
 	    (request->root->capacity_bytes &&
-	     request->shape->stored_bytes > request->root->capacity_bytes))
+	     request->shape->stored_bytes > request->root->capacity_bytes) ||
+	    kvc_files_is_left_to_others(request->root, request->shape->stored_bytes))
 		return false;
 	if (s->queue->in_flight || s->ready)
 		return true;
@@ -337,6 +340,8 @@ void kvc_session_begin_step(struct kvc_session *s, struct kvc_slot *slot)
 			return;
 		}
 	}
+	if (request->step == KVC_STEP_REMOVE || request->step == KVC_STEP_REMOVE_WRONG)
+		request->before = kvc_usage_before(request->root->usage);
 	rc = prepare(s, slot);
 	if (rc) {
 		if (request->step == KVC_STEP_SLOT_WRITE)
@@ -660,9 +665,10 @@ static void remove_done(struct kvc_session *s, struct kvc_slot *slot,
 	if (request->step == KVC_STEP_REMOVE_WRONG) {
 		/* The result stands since the read. */
 		if (c->result >= 0) {
-			kvc_usage_add(root->usage,
-				      kvc_root_usage_key(root, request->shape->ns_hash),
-				      -(int64_t)request->previous_bytes, -1);
+			kvc_usage_removed(root->usage, &request->before,
+					  kvc_root_usage_key(root, request->shape->ns_hash),
+					  kvc_folder_number(request->hash_folder),
+					  request->previous_bytes);
 			kvc_counters_add(root->store->counters, KVC_COUNTER_REMOVED_CORRUPT, 1);
 		}
 	} else if (c->result < 0) {

@@ -9,6 +9,7 @@
 
 #include "core/packed.h"
 #include "core/shape.h"
+#include "core/usage.h"
 
 #include <kvcellar/kvcellar.h>
 
@@ -79,7 +80,8 @@ struct kvc_request {
 	uint32_t lane;
 	struct kvc_packed_arena *arena;
 	struct kvc_packed_place place;
-	uint64_t stamp; /* logical time of its use */
+	uint64_t stamp;			/* logical time of its use */
+	struct kvc_usage_before before; /* its remove began */
 	const struct kvc_shape *shape;
 	void *const *bases;
 	struct kvc_request **missed;

@@ -6,7 +6,11 @@
 #include "core/usage.h"
 
 #include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #define FILE_BYTES   139264
 #define HEADER_BYTES 4096
@@ -457,6 +461,413 @@ static void test_check_while_counting(void **state)
 
 #define USAGE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
+/* ---------------------------------------------------------------- counting beside others */
+
+static void remove_now(struct kvc_usage_map *usage, uint64_t ns, unsigned number, uint64_t bytes)
+{
+	const struct kvc_usage_before before = kvc_usage_before(usage);
+
+	kvc_usage_removed(usage, &before, ns, number, bytes);
+}
+
+/* Folders that nothing changes in, up to so many in all. */
+static void scan_to(struct kvc_usage_map *usage, unsigned from, unsigned to)
+{
+	for (unsigned i = from; i < to; i++) {
+		kvc_usage_scan_folder(usage, false);
+		assert_int_equal(kvc_usage_scan_done(usage), 1);
+	}
+}
+
+/* Folder 0 holds 2 objects of 100, folder 200 holds 3 of namespace 5; the counts say nothing. What
+ * comes and goes meanwhile is in the result once, wherever it lies. */
+static void test_a_scan(void **state)
+{
+	struct kvc_usage_count counts[2] = { { 5, 0, 0 }, { 6, 0, 0 } };
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+	uint64_t drift;
+
+	(void)state;
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	assert_true(kvc_usage_is_new(usage) && kvc_usage_scan_goes_on(usage));
+	kvc_usage_scan_folder(usage, false);
+	/* Removed before its folder is counted; stored in the one that is just being counted. */
+	remove_now(other, 5, 200, 100);
+	kvc_usage_change(other, 6, 0, 50, 1);
+	assert_int_equal(kvc_usage_scan_done(usage), 0);
+	kvc_usage_scan_folder(usage, false);
+	counts[0] = (struct kvc_usage_count){ 5, 200, 2 };
+	counts[1] = (struct kvc_usage_count){ 6, 50, 1 };
+	assert_int_equal(kvc_usage_scan_done(usage), 1);
+	/* Both behind it; then in the next one. */
+	kvc_usage_scan_folder(usage, false);
+	remove_now(other, 5, 0, 100);
+	kvc_usage_change(other, 6, 0, 50, 1);
+	assert_int_equal(kvc_usage_scan_done(usage), 1);
+	kvc_usage_scan_folder(usage, false);
+	kvc_usage_change(other, 5, 2, 1000, 1);
+	assert_int_equal(kvc_usage_scan_done(usage), 0);
+	counts[0].bytes += 1000 + 2 * 100;
+	counts[0].objects += 1 + 2;
+	scan_to(usage, 2, 256);
+	remove_now(other, 6, 255, 50);
+	assert_true(kvc_usage_scan_settle(usage, counts, 2, &drift));
+	check_namespace(other, 5, 100 + 1000 + 200, 1 + 1 + 2);
+	check_namespace(other, 6, 50, 1);
+	assert_false(kvc_usage_is_new(other) || kvc_usage_is_due(other));
+	assert_false(kvc_usage_scan_goes_on(usage));
+	assert_int_equal(kvc_usage_recounts(other), 1);
+	/* Once more: nothing is off. */
+	assert_int_equal(kvc_usage_scan_begin(other, 78), 0);
+	assert_true(kvc_usage_is_due(usage));
+	counts[0] = (struct kvc_usage_count){ 5, 1300, 4 };
+	counts[1] = (struct kvc_usage_count){ 6, 50, 1 };
+	scan_to(other, 0, 256);
+	assert_true(kvc_usage_scan_settle(other, counts, 2, &drift));
+	assert_int_equal(drift, 0);
+	check_namespace(other, 5, 1300, 4);
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
+/* As a process does that knows of no scans: the count, and 1 where it says so. */
+static void recount_as_before(void)
+{
+	const uint64_t count[3] = { 5, 700, 7 }, counted = 1;
+	const int fd = open(in_folder("usage"), O_RDWR | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, count, sizeof(count), 8192), sizeof(count));
+	assert_int_equal(pwrite(fd, &counted, sizeof(counted), 4128), sizeof(counted));
+	(void)close(fd);
+}
+
+/* One that a recount, a lost file or another scan has overtaken changes nothing. */
+static void test_a_scan_is_void(void **state)
+{
+	struct kvc_usage_count count = { 5, 100, 1 };
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+	uint64_t drift;
+
+	(void)state;
+	for (int by = 0; by < 4; by++) {
+		(void)kvc_usage_recount(usage, &count, 1);
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		scan_to(usage, 0, 1);
+		kvc_usage_scan_folder(usage, false);
+		if (by == 0)
+			(void)kvc_usage_recount(other, &count, 1);
+		else if (by == 1)
+			assert_int_equal(kvc_usage_scan_begin(other, 78), 0);
+		else if (by == 2)
+			kvc_usage_drop(other);
+		else
+			recount_as_before();
+		assert_false(kvc_usage_scan_goes_on(usage));
+		kvc_usage_scan_folder(usage, true);
+		assert_int_equal(kvc_usage_scan_done(usage), -ESTALE);
+		assert_false(kvc_usage_scan_settle(usage, &count, 1, &drift));
+		kvc_usage_scan_end(usage);
+		if (by == 1)
+			assert_true(kvc_usage_scan_goes_on(other));
+		kvc_usage_scan_end(other);
+		assert_int_equal(kvc_usage_scan_position(usage), 0);
+		/* One that was given up is due again. */
+		assert_true(kvc_usage_is_due(usage) == (by == 1));
+		assert_true(kvc_usage_is_new(usage) == (by == 2));
+	}
+	check_namespace(usage, 5, 700, 7);
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
+/* Not all folders were counted: it is no result. */
+static void test_a_scan_settles_at_its_end(void **state)
+{
+	const struct kvc_usage_count count = { 5, 100, 1 };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	uint64_t drift;
+
+	(void)state;
+	assert_false(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	scan_to(usage, 0, 255);
+	assert_false(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	scan_to(usage, 255, 256);
+	assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	check_total(usage, 100, 1);
+	kvc_usage_close(usage);
+}
+
+/* Who dies while a scan goes on may have been at a folder that was counted already. */
+static void test_due_while_scanned(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+	uint64_t drift;
+
+	(void)state;
+	(void)kvc_usage_recount(usage, NULL, 0);
+	kvc_usage_set_due(usage, false);
+	assert_false(kvc_usage_is_due(usage));
+	for (int dies = 1; dies >= 0; dies--) {
+		kvc_usage_set_due(usage, true);
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		scan_to(usage, 0, 100);
+		if (dies)
+			kvc_usage_set_due(other, true);
+		scan_to(usage, 100, 256);
+		assert_true(kvc_usage_scan_settle(usage, NULL, 0, &drift));
+		assert_true(kvc_usage_is_due(other) == dies);
+	}
+	/* One that could not be made is not tried again, unless somebody died meanwhile. */
+	for (int dies = 1; dies >= 0; dies--) {
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		if (dies)
+			kvc_usage_set_due(other, true);
+		kvc_usage_scan_end(usage);
+		kvc_usage_set_due(usage, false);
+		assert_true(kvc_usage_is_due(other) == dies);
+	}
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
+/* What is on its way out when a scan is settled may be missed by it, or not. */
+static void test_removed_at_the_end(void **state)
+{
+	static const struct {
+		unsigned before, folder;
+		bool due;
+	} all[] = { { 100, 99, false }, { 100, 100, true }, { 256, 255, false } };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	struct kvc_usage_before before;
+	uint64_t drift;
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		(void)kvc_usage_recount(usage, NULL, 0);
+		assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+		scan_to(usage, 0, all[i].before);
+		before = kvc_usage_before(usage);
+		scan_to(usage, all[i].before, 256);
+		assert_true(kvc_usage_scan_settle(usage, NULL, 0, &drift));
+		kvc_usage_removed(usage, &before, 5, all[i].folder, 100);
+		assert_true(kvc_usage_is_due(usage) == all[i].due);
+	}
+	/* All of a scan. */
+	(void)kvc_usage_recount(usage, NULL, 0);
+	before = kvc_usage_before(usage);
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	scan_to(usage, 0, 256);
+	assert_true(kvc_usage_scan_settle(usage, NULL, 0, &drift));
+	kvc_usage_removed(usage, &before, 5, 0, 100);
+	assert_true(kvc_usage_is_due(usage));
+	kvc_usage_close(usage);
+}
+
+/* What goes while its folder is counted may be in the count: that is not taken for granted. */
+static void test_removed_meanwhile(void **state)
+{
+	const struct kvc_usage_count count = { 5, 300, 3 };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	struct kvc_usage_before before;
+	uint64_t drift;
+
+	(void)state;
+	before = kvc_usage_before(usage);
+	kvc_usage_removed(usage, &before, 5, 0, 100);
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	kvc_usage_scan_folder(usage, false);
+	kvc_usage_removed(usage, &before, 5, 0, 100); /* begun before the scan */
+	assert_int_equal(kvc_usage_scan_done(usage), 0);
+	before = kvc_usage_before(usage);
+	scan_to(usage, 0, 1);
+	kvc_usage_scan_folder(usage, false);
+	kvc_usage_removed(usage, &before, 5, 0, 100);
+	remove_now(usage, 5, 0, 100);
+	remove_now(usage, 5, 0, UINT64_MAX);
+	assert_int_equal(kvc_usage_scan_done(usage), 1);
+	scan_to(usage, 2, 256);
+	assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	check_namespace(usage, 5, 200, 1);
+	kvc_usage_close(usage);
+}
+
+/* A folder that changes all the time is done once; the result is too high then, not too low. */
+static void test_a_folder_for_the_last_time(void **state)
+{
+	const struct kvc_usage_count count = { 5, 300, 3 };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	struct kvc_usage_before before;
+	uint64_t drift;
+
+	(void)state;
+	assert_int_equal(kvc_usage_scan_begin(usage, 77), 0);
+	kvc_usage_scan_folder(usage, false);
+	kvc_usage_change(usage, 5, 0, 100, 1);
+	assert_int_equal(kvc_usage_scan_done(usage), 0);
+	before = kvc_usage_before(usage);
+	kvc_usage_scan_folder(usage, true);
+	kvc_usage_change(usage, 5, 0, 100, 1);
+	kvc_usage_removed(usage, &before, 5, 0, 100);
+	assert_int_equal(kvc_usage_scan_done(usage), 1);
+	scan_to(usage, 1, 256);
+	assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+	check_namespace(usage, 5, 400, 4);
+	kvc_usage_close(usage);
+}
+
+/* Each delta on its own, and both signs of both numbers. */
+static void test_early_numbers(void **state)
+{
+	static const int64_t bytes[] = { 0, 1, -1, 4096, INT64_C(1) << 40, -(INT64_C(1) << 40) };
+	static const int64_t objects[] = { 0, 1, -1, 1 << 20, -(1 << 20) };
+	struct kvc_usage_map *usage = open_usage(NULL);
+	uint64_t drift;
+
+	(void)state;
+	for (size_t b = 0; b < 6; b++)
+		for (size_t o = 0; o < 5; o++) {
+			struct kvc_usage_count count = { 5, UINT64_C(1) << 41, UINT64_C(1) << 21 };
+
+			assert_int_equal(kvc_usage_scan_begin(usage, 1 + b * 8 + o), 0);
+			kvc_usage_change(usage, 5, 255, bytes[b], objects[o]);
+			scan_to(usage, 0, 256);
+			assert_true(kvc_usage_scan_settle(usage, &count, 1, &drift));
+			check_namespace(usage, 5, count.bytes, count.objects);
+		}
+	kvc_usage_close(usage);
+}
+
+#define LIVE_THREADS 3
+#define LIVE_FOLDERS 4 /* spread over all, so that each is counted while something changes in it */
+
+/* What lies in a root that threads store in and remove from. */
+struct live {
+	struct kvc_usage_map *usage;
+	atomic_uint there[LIVE_THREADS][LIVE_FOLDERS];
+	atomic_bool stop;
+	atomic_uint number;
+};
+
+/* Its number. */
+static unsigned live_folder(unsigned i)
+{
+	return i * 255 / (LIVE_FOLDERS - 1);
+}
+
+static void *live_thread(void *context)
+{
+	struct live *live = context;
+	const unsigned number = atomic_fetch_add(&live->number, 1);
+	uint64_t random = number + 1;
+
+	while (!atomic_load(&live->stop)) {
+		const unsigned i = (random >> 33) % LIVE_FOLDERS;
+		atomic_uint *there = &live->there[number][i];
+
+		random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+		if (atomic_load(there) == 0 || random >> 63) {
+			atomic_fetch_add(there, 1);
+			kvc_usage_change(live->usage, 5, live_folder(i), 100, 1);
+		} else {
+			const struct kvc_usage_before before = kvc_usage_before(live->usage);
+
+			atomic_fetch_sub(there, 1);
+			kvc_usage_removed(live->usage, &before, 5, live_folder(i), 100);
+		}
+	}
+	return NULL;
+}
+
+static uint64_t live_objects(struct live *live, unsigned i)
+{
+	uint64_t objects = 0;
+
+	for (unsigned t = 0; t < LIVE_THREADS; t++)
+		objects += atomic_load(&live->there[t][i]);
+	return objects;
+}
+
+static void live_scan(struct live *live, uint64_t token, bool gives_up)
+{
+	struct kvc_usage_count count = { .ns_hash = 5 };
+	unsigned next = 0;
+	uint64_t drift;
+
+	assert_int_equal(kvc_usage_scan_begin(live->usage, token), 0);
+	for (unsigned i = 0; i < 256; i++) {
+		const bool has = next < LIVE_FOLDERS && i == live_folder(next);
+		uint64_t objects = 0;
+		int rc = 0;
+
+		for (unsigned tries = 1; rc == 0; tries++) {
+			kvc_usage_scan_folder(live->usage, gives_up && tries == 4);
+			objects = has ? live_objects(live, next) : 0;
+			rc = kvc_usage_scan_done(live->usage);
+		}
+		assert_int_equal(rc, 1);
+		next += has;
+		count.objects += objects;
+	}
+	count.bytes = 100 * count.objects;
+	assert_true(kvc_usage_scan_settle(live->usage, &count, 1, &drift));
+}
+
+/* Each scan beside threads that change what it counts is right but for what is under way when a
+ * folder of theirs is counted (unless a thread has to wait for its turn just then), and in one that
+ * is counted for the last time; and never too low. */
+static void test_scans_beside_threads(void **state)
+{
+	unsigned off = 0;
+
+	(void)state;
+	for (unsigned round = 0; round < 400; round++) {
+		struct live live = { .usage = open_usage(NULL) };
+		const bool gives_up = round % 2;
+		pthread_t threads[LIVE_THREADS];
+		uint64_t bytes, objects, there = 0;
+
+		(void)kvc_usage_recount(live.usage, NULL, 0);
+		for (unsigned t = 0; t < LIVE_THREADS; t++)
+			assert_int_equal(pthread_create(&threads[t], NULL, live_thread, &live), 0);
+		for (unsigned scan = 0; scan < 4; scan++)
+			live_scan(&live, round * 4 + scan + 1, gives_up);
+		atomic_store(&live.stop, true);
+		for (unsigned t = 0; t < LIVE_THREADS; t++)
+			assert_int_equal(pthread_join(threads[t], NULL), 0);
+		for (unsigned i = 0; i < LIVE_FOLDERS; i++)
+			there += live_objects(&live, i);
+		kvc_usage_total(live.usage, &bytes, &objects);
+		/* Otherwise a thread has told that it had to wait too long. */
+		if (!kvc_usage_is_due(live.usage))
+			assert_true(bytes >= 100 * there && objects >= there);
+		off += !gives_up && objects > there + LIVE_THREADS * (LIVE_FOLDERS + 1);
+		kvc_usage_close(live.usage);
+	}
+	assert_in_range(off, 0, 100);
+}
+
+/* A root that is opened by several at once: what one stores between the look and the confirmation
+ * of another stays counted. */
+static void test_confirm(void **state)
+{
+	struct kvc_usage_map *usage = open_usage("usage"), *other = open_usage("usage");
+
+	(void)state;
+	assert_true(kvc_usage_is_untouched(usage) && kvc_usage_is_new(usage));
+	kvc_usage_confirm(other);
+	kvc_usage_change(other, 5, 0, 100, 1);
+	kvc_usage_confirm(usage);
+	assert_false(kvc_usage_is_untouched(usage) || kvc_usage_is_new(usage));
+	check_total(usage, 100, 1);
+	kvc_usage_set_due(usage, true);
+	kvc_usage_confirm(usage);
+	assert_true(kvc_usage_is_due(usage));
+	kvc_usage_close(usage);
+	kvc_usage_close(other);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -476,6 +887,16 @@ int main(void)
 		USAGE_TEST(test_removed_while_open),
 		USAGE_TEST(test_cut_and_folder_gone),
 		USAGE_TEST(test_check_while_counting),
+		USAGE_TEST(test_a_scan),
+		USAGE_TEST(test_a_scan_is_void),
+		USAGE_TEST(test_removed_meanwhile),
+		USAGE_TEST(test_removed_at_the_end),
+		USAGE_TEST(test_early_numbers),
+		USAGE_TEST(test_a_scan_settles_at_its_end),
+		USAGE_TEST(test_due_while_scanned),
+		USAGE_TEST(test_a_folder_for_the_last_time),
+		USAGE_TEST(test_scans_beside_threads),
+		USAGE_TEST(test_confirm),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
