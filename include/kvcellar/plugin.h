@@ -356,7 +356,8 @@ struct kvc_plugin {
 	/* optional, with KVC_ATTRIBUTE_IN_PLACE: fully allocated files or device areas.
 	 * bytes = 0 opens an existing one; else it is created (by one of the processes that try),
 	 * or found with exactly that size (-EEXIST otherwise). close: -EBUSY while I/O is
-	 * outstanding. */
+	 * outstanding. remove: its space is free when it returns, as far as that can be, also where
+	 * other processes have it open; what they read from it then may be anything. */
 	int (*container_open)(struct kvc_plugin_root *root, const char *name, uint64_t bytes,
 			      struct kvc_plugin_container **out, uint64_t *out_bytes);
 	int (*container_resize)(struct kvc_plugin_container *container, uint64_t bytes);

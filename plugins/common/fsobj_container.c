@@ -95,8 +95,19 @@ int fsobj_container_open(struct fsobj_root *root, const char *name, uint64_t byt
 int fsobj_container_remove(struct fsobj_root *root, const char *name)
 {
 	static const uint64_t any_version[2];
+	uint64_t bytes;
+	int error, fd;
 
-	return fsobj_remove(root, name, (uint32_t)strnlen(name, PATH_MAX), any_version);
+	if (fsobj_container_open(root, name, 0, &fd, &bytes) != 0)
+		fd = -1;
+	error = fsobj_remove(root, name, (uint32_t)strnlen(name, PATH_MAX), any_version);
+	/* Processes that have it open would keep its blocks until they look. Where a file system
+	 * cannot punch, they do. */
+	if (fd >= 0 && error == 0)
+		(void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+	if (fd >= 0)
+		(void)close(fd);
+	return error;
 }
 
 int fsobj_container_resize(struct fsobj_root *root, int fd, uint64_t bytes)

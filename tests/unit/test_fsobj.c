@@ -867,9 +867,13 @@ static void containers_are_whole_from_the_start(void **state)
 	assert_int_equal(bytes, 2 << 20);
 	close(again);
 	assert_int_equal(fsobj_container_resize(root, fd, 4096), 0);
-	close(fd);
 	assert_int_equal(fsobj_container_remove(root, "seg/0"), 0);
 	assert_int_equal(size_of(root, "seg/0"), -ENOENT);
+	/* Whoever has it open keeps no space with it. */
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_size, 4096);
+	assert_int_equal(st.st_blocks, 0);
+	close(fd);
 	fsobj_root_close(root);
 }
 
