@@ -81,7 +81,8 @@ static const struct argp clean_argp = {
 	.doc = "Makes room now: removes what is used least, by the order of `eviction', whole "
 	       "groups at a time, until not more than that is left, or nothing more can go. Files "
 	       "of others and pinned namespaces stay; when that much cannot go, it says `goal not "
-	       "reached' and how much is missing."
+	       "reached' and how much is missing. Nothing goes where a file system would be fuller "
+	       "than PERCENT by the files of others alone."
 	       "\v"
 	       "Examples:\n"
 	       "  kvcellar -c kvcellar.toml clean --to 70% --dry-run\n"
@@ -177,6 +178,13 @@ static void print_missing(const struct kvc_clean_report *report, bool dry)
 {
 	char missing[CLI_FORMAT_BYTES], pinned[CLI_FORMAT_BYTES];
 
+	if (report->groups == 0 && report->missing_bytes > report->left_bytes) {
+		printf("goal not reached: %s would have to go, and others have that: nothing %s. "
+		       "--to SIZE goes by the cache alone.\n",
+		       cli_format_size(missing, report->missing_bytes),
+		       dry ? "would be removed" : "was removed");
+		return;
+	}
 	printf("goal not reached: %s more would have to go%s; ",
 	       cli_format_size(missing, report->missing_bytes), dry ? " then" : "");
 	if (report->pinned_bytes)

@@ -432,7 +432,8 @@ struct kvc_clean_report {
 
 /*
  * kvc_store_clean - removes what is used least, by the order of `eviction`, until not more than
- * that is left or nothing more can go; also with l3_cleaner_enabled = false. Files of others stay.
+ * that is left or nothing more can go; also with l3_cleaner_enabled = false. Files of others stay;
+ * where a file system would be fuller than to_percent by these alone, nothing goes.
  * A packed root gives back whole segments, the coldest first, until those that are left have no
  * more than that; their objects count as a group each.
  * Errors: -EROFS; -ENOTSUP (a root without folders); those of kvc_object_list().

@@ -115,6 +115,7 @@ static int clean_files(struct kvc_files *files, const struct kvc_clean_params *p
 	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
 	struct kvc_evicted evicted = { 0 };
 	uint64_t own, bytes;
+	bool helps;
 	int rc;
 
 	if (kvc_usage_is_new(root->usage)) {
@@ -127,9 +128,11 @@ static int clean_files(struct kvc_files *files, const struct kvc_clean_params *p
 		return rc;
 	kvc_usage_total(root->usage, &own, NULL);
 	bytes = target(files, params, own);
-	if (bytes && dry)
+	/* Others have the space: all that there is would go in vain. */
+	helps = bytes <= own || (params->flags & KVC_CLEAN_TO_BYTES);
+	if (bytes && helps && dry)
 		rc = dry_run(files, bytes, &evicted);
-	else if (bytes)
+	else if (bytes && helps)
 		rc = evict_bytes(files, bytes, &evicted);
 	kvc_cleaner_leave(cleaner);
 	kvc_usage_total(root->usage, &own, NULL);

@@ -164,6 +164,23 @@ class Clean(support.Case):
         self.assertIn(f"code {support.DENIED}", done.errors)
         self.assertEqual(len(self.objects()), 1)
 
+    def test_a_disk_that_others_have_filled(self):
+        self.need_mounts()
+        done = support.in_mounts("""
+            mkdir disk; mount -t tmpfs -o size=64m none disk; head -c 50m /dev/zero > disk/others
+            head -c 1m /dev/zero > object; set -- -D disk -s storage_layout=files
+            $k "$@" put page object
+            $k "$@" clean --to 70% --dry-run; $k "$@" clean --to 70%; $k "$@" ls --json
+            $k "$@" clean --to 0
+            """, self.folder)
+        lines = done.text.splitlines()
+        self.assertIn("0 objects in 0 groups, 0 B, would be removed", done.text)
+        self.assertIn("others have that: nothing would be removed. --to SIZE", done.text)
+        self.assertIn("0 objects in 0 groups, 0 B, removed", done.text)
+        self.assertIn("others have that: nothing was removed. --to SIZE", done.text)
+        self.assertIn('"objects": 1', done.text)
+        self.assertTrue(lines[-1].startswith("1 object in 1 group"), lines[-1])
+
     def test_errors(self):
         self.check(self.k("clean"), USAGE, "--to is not given", "70%")
         self.check(self.k("clean", "--to", "101%"), USAGE, "--to", "100%")
