@@ -36,6 +36,7 @@ void kvc_cleaner_remove(struct kvc_files *files, int folder_fd, const char *fold
 	}
 	out->objects++;
 	out->bytes += (uint64_t)st.st_size;
+	atomic_store(&files->went_modified_ns, kvc_ns_of(&st.st_mtim));
 	kvc_usage_removed(root->usage, &before, kvc_folder_ns_hash(folder), kvc_folder_number(hash),
 			  (uint64_t)st.st_size);
 }
@@ -47,15 +48,19 @@ void kvc_cleaner_forget(struct kvc_files *files, uint64_t g)
 	kvc_ghost_add(files->root->ghosts, g);
 }
 
-/* Whether it was used, or stored again, since it was looked at. */
-static bool was_used(const struct kvc_files *files, const struct kvc_group *victim)
+/* Whether it was used, or stored again, since it was looked at; its stamp is that of now. */
+static bool was_used(const struct kvc_files *files, struct kvc_group *victim)
 {
 	uint64_t stamp;
 	const bool noted = kvc_cleaner_is_nixl(files) ?
 				   kvc_nixl_stamp(files, victim->names, &stamp) :
 				   kvc_files_stamp(files, victim->g, &stamp);
 
-	return noted && (!victim->noted || stamp > victim->stamp);
+	if (!noted || (victim->noted && stamp <= victim->stamp))
+		return false;
+	victim->noted = true;
+	victim->stamp = stamp;
+	return true;
 }
 
 /* The same of what has no entry, by the times of its files. */
@@ -66,15 +71,14 @@ static bool was_written(const struct kvc_group *victim, int folder_fd)
 
 	for (uint32_t i = 0; i < victim->count; i++) {
 		if (fstatat(folder_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-		    (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >
-			    victim->modified_ns)
+		    kvc_ns_of(&st.st_mtim) > victim->modified_ns)
 			return true;
 		name += strlen(name) + 1;
 	}
 	return false;
 }
 
-static bool is_spared(struct kvc_files *files, const struct kvc_group *victim)
+static bool is_spared(struct kvc_files *files, struct kvc_group *victim)
 {
 	uint64_t stamp;
 
@@ -84,28 +88,45 @@ static bool is_spared(struct kvc_files *files, const struct kvc_group *victim)
 	if (stamp == KVC_ORDER_GOES)
 		return false;
 	kvc_stamps_replace(files->stamps, victim->g, stamp);
+	victim->stamp = stamp;
 	return true;
 }
 
 void kvc_cleaner_close_folder(struct kvc_files *files)
 {
-	if (files->folder_fd >= 0)
-		(void)close(files->folder_fd);
-	files->folder_fd = -1;
+	struct kvc_open_folders *open = &files->open;
+
+	if (open->hash >= 0)
+		(void)close(open->hash);
+	if (open->space >= 0)
+		(void)close(open->space);
+	open->hash = open->space = -1;
 }
 
-/* Many that go one after the other are of one folder. */
+/* Groups go in the order of all, from folder to folder; most of them of one namespace. */
 static int open_folder(struct kvc_files *files, const struct kvc_group *victim)
 {
-	char path[sizeof(files->folder_path)];
+	struct kvc_open_folders *open = &files->open;
+	int fd;
 
-	(void)snprintf(path, sizeof(path), "%s/%s", victim->folder, victim->hash);
-	if (files->folder_fd >= 0 && strcmp(path, files->folder_path) == 0)
-		return files->folder_fd;
-	kvc_cleaner_close_folder(files);
-	files->folder_fd = kvc_cleaner_open_folder(files, victim->folder, victim->hash);
-	memcpy(files->folder_path, path, sizeof(path));
-	return files->folder_fd;
+	if (open->space < 0 || strcmp(open->space_name, victim->folder) != 0) {
+		kvc_cleaner_close_folder(files);
+		fd = kvc_cleaner_open_space(files, victim->folder);
+		if (fd < 0)
+			return fd;
+		open->space = fd;
+		memcpy(open->space_name, victim->folder, strlen(victim->folder) + 1);
+	}
+	if (open->hash >= 0 && memcmp(open->hash_name, victim->hash, sizeof(victim->hash)) == 0)
+		return open->hash;
+	fd = openat(open->space, victim->hash, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (open->hash >= 0)
+		(void)close(open->hash);
+	open->hash = fd;
+	memcpy(open->hash_name, victim->hash, sizeof(victim->hash));
+	return fd;
 }
 
 static void remove_here(struct kvc_files *files, const struct kvc_group *victim,
@@ -125,17 +146,33 @@ static void remove_here(struct kvc_files *files, const struct kvc_group *victim,
 		kvc_cleaner_forget(files, victim->g);
 }
 
+/* Whether its turn has come; if it has another place in the order now, it is put back there. */
+static bool is_due(struct kvc_files *files, struct kvc_pool *pool, struct kvc_group **victim)
+{
+	struct kvc_group *group = *victim;
+	const uint64_t ns_hash = kvc_folder_ns_hash(group->folder);
+	struct kvc_root *root = files->root;
+	bool moved = false;
+
+	if (*group->folder && kvc_pin_has(root, ns_hash))
+		return false;
+	if (group->over && kvc_tenant_excess(root, ns_hash) == 0) {
+		group->over = false;
+		moved = true;
+	}
+	if (!moved && !was_used(files, group) && !is_spared(files, group))
+		return true;
+	group->rank = files->order->rank(group->stamp, pool->only_new);
+	kvc_pool_put_back(pool, group);
+	*victim = NULL;
+	return false;
+}
+
 /* False: it stays. */
 static bool evict(struct kvc_files *files, const struct kvc_group *victim, struct kvc_evicted *out)
 {
-	const uint64_t ns_hash = kvc_folder_ns_hash(victim->folder);
-	struct kvc_root *root = files->root;
 	struct kvc_evicted one = { 0 };
 
-	if ((*victim->folder && kvc_pin_has(root, ns_hash)) ||
-	    (victim->over && kvc_tenant_excess(root, ns_hash) == 0) || was_used(files, victim) ||
-	    is_spared(files, victim))
-		return false;
 	if (kvc_cleaner_is_nixl(files) && !victim->noted &&
 	    kvc_nixl_modified_ns(files, victim->names) > victim->modified_ns)
 		return false;
@@ -149,7 +186,7 @@ static bool evict(struct kvc_files *files, const struct kvc_group *victim, struc
 	out->groups++;
 	out->objects += one.objects;
 	out->bytes += one.bytes;
-	kvc_counters_evicted(root->store->counters, one.objects, one.bytes);
+	kvc_counters_evicted(files->root->store->counters, one.objects, one.bytes);
 	return true;
 }
 
@@ -194,10 +231,10 @@ int kvc_cleaner_evict(struct kvc_files *files, uint64_t ns_hash, uint64_t deadli
 				break;
 			continue;
 		}
-		victim = pool->victims[--pool->count];
+		victim = kvc_pool_take(pool);
 		pool->credit--;
 		kvc_files_begin_removal(files);
-		went = evict(files, victim, out);
+		went = is_due(files, pool, &victim) && evict(files, victim, out);
 		kvc_files_end_removal(files);
 		free(victim);
 		if (went)

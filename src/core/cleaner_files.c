@@ -129,7 +129,9 @@ int kvc_files_open(struct kvc_root *root)
 	files->root = root;
 	files->order = root->order;
 	files->slot = -1;
-	files->folder_fd = -1;
+	files->open.hash = files->open.space = -1;
+	kvc_pool_drop(&files->pool);
+	kvc_pool_drop(&files->tenant_pool);
 	rc = open_stamps(files);
 	if (rc) {
 		free(files);

@@ -60,7 +60,7 @@ static int fill(int root_fd, const char *name, const struct kvc_index_folder *wa
 	int64_t modified_ns = 0;
 
 	if (fstatat(root_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-		modified_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+		modified_ns = kvc_ns_of(&st.st_mtim);
 	if (was && modified_ns && was->modified_ns == modified_ns) {
 		*out = *was;
 		return 0;

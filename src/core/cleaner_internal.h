@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside the cleaner. core/cleaner.c has the thread and who is the cleaner, cleaner_files.c what a
- * root has, cleaner_index.c which folders, cleaner_list.c finds what may go, cleaner_evict.c takes
- * it away, cleaner_nixl.c knows groups that lie in several folders, cleaner_room.c the limits,
- * cleaner_work.c keeps below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
+ * root has, cleaner_index.c which folders; cleaner_look.c looks into them, cleaner_list.c finds
+ * what may go, cleaner_pool.c knows what is next, cleaner_evict.c takes it away, cleaner_nixl.c
+ * knows groups that lie in several folders; cleaner_room.c has the limits, cleaner_work.c keeps
+ * below them, cleaner_scan.c counts, cleaner_clean.c is kvc_store_clean().
  */
 #ifndef KVC_CORE_CLEANER_INTERNAL_H
 #define KVC_CORE_CLEANER_INTERNAL_H
@@ -32,21 +33,26 @@ struct kvc_group {
 	uint64_t stamp;
 	uint64_t g;
 	int64_t modified_ns; /* of one without an entry */
-	bool noted;	     /* it has an entry */
-	bool over;	     /* its tenant has more than its share */
-	char hash[3];
-	char folder[KVC_CLEANER_FOLDER]; /* "" in nixl naming */
+	const char *names;
 	uint32_t count;
-	char names[];
+	bool noted; /* it has an entry */
+	bool over;  /* its tenant has more than its share */
+	char hash[3];
+	char folder[]; /* "" in nixl naming; the names come behind it */
 };
 
 /* Groups that are next, of all or of one tenant. */
 struct kvc_pool {
-	struct kvc_group **victims; /* the first to go is the last */
-	size_t count;
-	uint64_t looked; /* objects, so far */
-	uint64_t credit; /* groups that may go before more is looked at */
+	struct kvc_found {
+		struct kvc_group **groups; /* the first to go is the last */
+		uint32_t count;
+	} found[KVC_HASH_FOLDERS];
+	uint64_t next[KVC_HASH_FOLDERS]; /* where the first to go of each stands in the order */
+	size_t count;			 /* of all */
+	uint64_t looked;		 /* objects, so far */
+	uint64_t credit;		 /* groups that may go before more is looked at */
 	uint32_t next_hash;
+	bool only_new;		 /* as the order had it at the last look */
 	uint64_t ns_hash;	 /* of a namespace of the tenant; 0: of all */
 	uint64_t barren_ns;	 /* nothing could go when it was looked at; 0: it could */
 	uint64_t barren_changes; /* `changes` then */
@@ -88,6 +94,14 @@ enum kvc_cleaner_told {
 	KVC_TOLD_MIN_FREE, /* the same, of min_free */
 };
 
+/* The folders that something went from last: descriptors or -1. */
+struct kvc_open_folders {
+	int space; /* of a namespace, and its name */
+	int hash;  /* in it, and its name */
+	char space_name[KVC_CLEANER_FOLDER];
+	char hash_name[3];
+};
+
 struct kvc_files {
 	struct kvc_root *root;
 	const struct kvc_order *order;
@@ -96,17 +110,17 @@ struct kvc_files {
 	struct kvc_packed_lock *lock; /* NULL: there are none, each process is the cleaner */
 	_Atomic int slot;	      /* of kvc_stamps_pending_add(), or -1 */
 	atomic_bool is_cleaner;
-	bool seen_free;		      /* its lock was free at the last look */
-	_Atomic int64_t pending;      /* bytes that this process has begun to write */
-	_Atomic uint64_t changes;     /* what could go may be other than it was */
-	_Atomic uint64_t objects;     /* about so many */
-	_Atomic uint64_t batch_bytes; /* of a call, at most, lately */
-	atomic_bool miscounted;	      /* the counts are to be made again */
-	_Atomic uint64_t no_help_ns;  /* until then nothing goes for a device that is full */
+	bool seen_free;			  /* its lock was free at the last look */
+	_Atomic int64_t pending;	  /* bytes that this process has begun to write */
+	_Atomic uint64_t changes;	  /* what could go may be other than it was */
+	_Atomic uint64_t objects;	  /* about so many */
+	_Atomic uint64_t batch_bytes;	  /* of a call, at most, lately */
+	atomic_bool miscounted;		  /* the counts are to be made again */
+	_Atomic int64_t went_modified_ns; /* when what went last was written; 0: nothing went */
+	_Atomic uint64_t no_help_ns;	  /* until then nothing goes for a device that is full */
 
 	/* In the hands of whoever has kvc_cleaner_enter()ed. */
-	int folder_fd; /* the hash folder that something went from last, or -1 */
-	char folder_path[KVC_CLEANER_FOLDER + 4];
+	struct kvc_open_folders open;
 	struct kvc_index index;
 	struct kvc_pool pool;
 	struct kvc_pool tenant_pool;
@@ -191,7 +205,9 @@ bool kvc_files_stamp(const struct kvc_files *files, uint64_t g, uint64_t *out);
 
 /* ---------------------------------------------------------------- cleaner_list.c; entered */
 
-/* One hash folder of a namespace ("" in nixl naming), for reading: a descriptor or -errno. */
+/* The folder of a namespace ("" in nixl naming: of all), O_PATH; one hash folder of it, to read:
+ * a descriptor or -errno. */
+int kvc_cleaner_open_space(const struct kvc_files *files, const char *folder);
 int kvc_cleaner_open_folder(const struct kvc_files *files, const char *folder, const char *hash);
 
 /* The namespaces of a root, or the one that has no name. */
@@ -200,7 +216,6 @@ void kvc_cleaner_hash(uint32_t number, char out[3]);
 
 /* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go; -ETIMEDOUT. */
 int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns);
-void kvc_pool_drop(struct kvc_pool *pool);
 
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the
  * bytes of its objects when sizes is told. */
@@ -218,6 +233,19 @@ static inline bool kvc_index_has(const struct kvc_index *index, size_t folder, u
 {
 	return index->folders[folder].bits[hash / 64] >> hash % 64 & 1;
 }
+
+/* ---------------------------------------------------------------- cleaner_pool.c; entered */
+
+void kvc_pool_drop(struct kvc_pool *pool);
+void kvc_pool_drop_hash(struct kvc_pool *pool, uint32_t hash);
+/* In the place of what is known of a folder; the groups, in any order, and the list that malloc()
+ * made are the pool's. */
+void kvc_pool_put(struct kvc_pool *pool, uint32_t hash, struct kvc_group **groups, uint32_t count);
+/* The one that goes first, NULL: none is known; and for the caller to free. */
+const struct kvc_group *kvc_pool_first(const struct kvc_pool *pool);
+struct kvc_group *kvc_pool_take(struct kvc_pool *pool);
+/* One that was taken and does not go now, with its new place in the order. */
+void kvc_pool_put_back(struct kvc_pool *pool, struct kvc_group *group);
 
 /* ---------------------------------------------------------------- cleaner_nixl.c; entered */
 

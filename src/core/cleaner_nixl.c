@@ -7,6 +7,7 @@
  */
 #include "core/cleaner_internal.h"
 
+#include "core/clock.h"
 #include "core/format.h"
 #include "core/hash.h"
 #include "core/route.h"
@@ -121,7 +122,7 @@ static int64_t modified_at(const struct kvc_files *files, const char *name, uint
 		return 0;
 	rc = fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW);
 	(void)close(fd);
-	return rc ? 0 : (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	return rc ? 0 : kvc_ns_of(&st.st_mtim);
 }
 
 int64_t kvc_nixl_modified_ns(const struct kvc_files *files, const char *shared)

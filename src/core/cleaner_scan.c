@@ -76,7 +76,7 @@ static int64_t changed_ns(const struct kvc_scan *scan)
 
 	if (fstat(scan->root_fd, &st) != 0)
 		return 0;
-	modified_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	modified_ns = kvc_ns_of(&st.st_mtim);
 	return modified_ns < kvc_wall_ns() - SETTLED_NS ? modified_ns : 0;
 }
 

@@ -136,16 +136,17 @@ static struct kvc_files *coldest(const struct device *device)
 		struct kvc_files *files = device->files[i];
 		struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
 		struct kvc_pool *pool = &files->pool;
+		const struct kvc_group *group;
 		int64_t time;
 		bool any;
 
 		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
 			return NULL;
-		any = pool->count > 0 || kvc_cleaner_refill(files, pool, UINT64_MAX) == 0;
-		any = any && pool->count > 0;
-		time = any ? kvc_stamps_time(files->stamps, pool->victims[pool->count - 1]->stamp,
-					     now_ns) :
-			     INT64_MAX;
+		group = kvc_pool_first(pool);
+		if (!group && kvc_cleaner_refill(files, pool, UINT64_MAX) == 0)
+			group = kvc_pool_first(pool);
+		any = group;
+		time = any ? kvc_stamps_time(files->stamps, group->stamp, now_ns) : INT64_MAX;
 		kvc_cleaner_leave(cleaner);
 		if (any && (!found || time < earliest)) {
 			found = files;
@@ -267,6 +268,17 @@ static bool work_min_free(struct device *device)
 
 /* ---------------------------------------------------------------- */
 
+/* What is left was stored no earlier than what went last, as a rule. */
+static void tell_oldest(struct kvc_files *files)
+{
+	const int64_t went_ns = atomic_load(&files->went_modified_ns);
+	const int64_t age_ns = kvc_wall_ns() - went_ns;
+
+	if (went_ns && age_ns >= 0)
+		atomic_store_explicit(&files->root->oldest_live_s, (uint64_t)age_ns / 1000000000u,
+				      memory_order_relaxed);
+}
+
 /* The roots with watermarks on the device of all[at], if it is the first of them. */
 static bool collect(struct kvc_files **all, size_t count, size_t at, struct device *out)
 {
@@ -306,6 +318,7 @@ bool kvc_cleaner_work(struct kvc_cleaner *cleaner, struct kvc_files **all, size_
 		device.count = 1;
 		if (all[i]->root->min_free_bytes && kvc_files_device(all[i], &device.usage))
 			any |= work_min_free(&device);
+		tell_oldest(all[i]);
 	}
 	return any;
 }

@@ -19,12 +19,18 @@ static inline uint64_t kvc_now_ms(void)
 	return kvc_now_ns() / 1000000;
 }
 
+/* Of the wall clock: since the epoch, as the times of files are. */
+static inline int64_t kvc_ns_of(const struct timespec *time)
+{
+	return (int64_t)time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
+}
+
 static inline int64_t kvc_wall_ns(void)
 {
 	struct timespec now;
 
 	(void)clock_gettime(CLOCK_REALTIME, &now);
-	return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+	return kvc_ns_of(&now);
 }
 
 static inline struct timespec kvc_timespec(uint64_t ns)
