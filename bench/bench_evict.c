@@ -166,8 +166,10 @@ int main(int argc, char **argv)
 	(void)printf("%-34s %8.2f ms a tick\n", "ticks with nothing to do",
 		     (cpu_s(CLOCK_PROCESS_CPUTIME_ID) - begun) * 1e3 / 10);
 	run_unlink(argv[1], 50000);
-	run_clean(store, objects, objects / 4, "used, with an entry each");
-	fill(argv[1], ns, store, objects, objects + objects / 4, false);
+	run_clean(store, objects, objects / 4, "never looked at before");
+	fill(argv[1], ns, store, objects, objects + objects / 4, true);
+	run_clean(store, objects, objects / 4, "from then on");
+	fill(argv[1], ns, store, objects + objects / 4, objects + objects / 2, false);
 	run_clean(store, objects, objects / 4, "a quarter without an entry");
 	(void)kvc_namespace_close(ns);
 	return kvc_store_close(store) ? 1 : 0;
