@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define LOOK_AT	       2048u /* objects of a refill, at least, unless the root has fewer */
-#define KEPT_EACH      512u  /* groups of a hash folder that are known, at most */
+#define KEPT_EACH      2048u /* groups of a hash folder that are known, at most */
 #define FIRST_LOOKS    32u   /* objects for each group that goes, until all were seen once */
 #define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
 #define MISCOUNT_SLACK 256u			/* objects */
