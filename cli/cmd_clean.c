@@ -27,8 +27,15 @@ static error_t parse_to(const char *text, struct kvc_clean_params *params)
 	char *end;
 
 	if (bytes == 0 || text[bytes - 1] != '%') {
+		const error_t error = cli_argp_size("--to", text, &params->to_bytes);
+
 		params->flags |= KVC_CLEAN_TO_BYTES;
-		return cli_argp_size("--to", text, &params->to_bytes);
+		/* A percentage without its sign would remove all there is. */
+		if (!error && params->to_bytes > 0 && params->to_bytes <= 100 &&
+		    isdigit((unsigned char)text[bytes - 1]))
+			return cli_argp_error("--to: '%.40s': %.40s%% or %.40sB?", text, text,
+					      text);
+		return error;
 	}
 	params->flags &= ~(uint32_t)KVC_CLEAN_TO_BYTES;
 	params->to_percent = strtod(text, &end);

@@ -353,6 +353,13 @@ static int play_point(struct simulate *simulate, size_t c, size_t p)
 	return rc;
 }
 
+static int by_pages(const void *a, const void *b)
+{
+	const struct sim_capacity *x = a, *y = b;
+
+	return x->pages < y->pages ? -1 : x->pages > y->pages;
+}
+
 static int play(struct simulate *simulate)
 {
 	struct sim_outcome *outcome = &simulate->outcome;
@@ -361,8 +368,11 @@ static int play(struct simulate *simulate)
 
 	cli_progress_begin(simulate->cli, &simulate->progress, "simulate",
 			   points * simulate->trace.request_count, CLI_UNIT_COUNT);
-	for (size_t c = 0; c < outcome->capacity_count && rc == 0; c++) {
+	for (size_t c = 0; c < outcome->capacity_count; c++)
 		outcome->capacities[c].pages = pages_of(simulate, &outcome->capacities[c]);
+	qsort(outcome->capacities, outcome->capacity_count, sizeof(outcome->capacities[0]),
+	      by_pages);
+	for (size_t c = 0; c < outcome->capacity_count && rc == 0; c++) {
 		for (size_t p = 0; p < outcome->policy_count && rc == 0; p++)
 			rc = play_point(simulate, c, p);
 	}

@@ -206,9 +206,8 @@ static json_t *selftest_members(const char *path)
 
 	if (members)
 		(void)json_object_update_new(members,
-					     json_pack("{s:[s], s:s, s:i, s:b}", "storage_dirs",
-						       path, "capacity", "100%", "min_free", 0,
-						       "l3_cleaner_enabled", 0));
+					     json_pack("{s:[s], s:i, s:b}", "storage_dirs", path,
+						       "min_free", 0, "l3_cleaner_enabled", 0));
 	return members;
 }
 

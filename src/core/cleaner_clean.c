@@ -86,63 +86,106 @@ static int evict_bytes(struct kvc_files *files, uint64_t bytes, struct kvc_evict
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* Bytes that have to go. */
-static uint64_t target(const struct kvc_files *files, const struct kvc_clean_params *params,
-		       uint64_t own)
-{
-	const struct kvc_root *root = files->root;
-	struct kvc_usage usage;
-	uint64_t most, used;
+/* Of one root. */
+struct goal {
+	uint64_t own;
+	uint64_t most;	 /* of it that may stay; UINT64_MAX: it goes by its device */
+	uint64_t bytes;	 /* that are to go */
+	uint64_t vain;	 /* that would have to go and are others' */
+	uint64_t device; /* its number */
+	uint64_t used;	 /* there */
+	uint64_t allowed;
+};
 
-	if (params->flags & KVC_CLEAN_TO_BYTES)
-		return own > params->to_bytes ? own - params->to_bytes : 0;
-	if (root->capacity_bytes) {
-		most = (uint64_t)((double)root->capacity_bytes * params->to_percent / 100.0);
-		return own > most ? own - most : 0;
-	}
-	if (!kvc_files_device(files, &usage))
-		return 0;
-	most = kvc_files_watermark(params->to_percent, &usage);
-	used = usage.total_bytes - usage.free_bytes;
-	return used > most ? used - most : 0;
+static uint64_t less(uint64_t bytes, uint64_t what)
+{
+	return bytes > what ? bytes - what : 0;
 }
 
-static int clean_files(struct kvc_files *files, const struct kvc_clean_params *params,
+static int find_goal(struct kvc_root *root, const struct kvc_clean_params *params,
+		     struct goal *goal)
+{
+	struct kvc_usage usage = { .size = sizeof(usage) };
+	const double part = params->to_percent / 100.0;
+	int rc = root->files && kvc_usage_is_new(root->usage) ? kvc_walk_recount(root) : 0;
+
+	if (rc)
+		return rc;
+	*goal = (struct goal){ .most = UINT64_MAX };
+	kvc_usage_total(root->usage, &goal->own, NULL);
+	if (!root->files)
+		rc = kvc_packed_held(root, &goal->own);
+	if (rc)
+		return rc;
+	if (params->flags & KVC_CLEAN_TO_BYTES)
+		goal->most = params->to_bytes;
+	else if (root->capacity_bytes)
+		goal->most = (uint64_t)((double)root->capacity_bytes * part);
+	if (goal->most != UINT64_MAX) {
+		goal->bytes = less(goal->own, goal->most);
+		return 0;
+	}
+	rc = root->backend->module->ops.usage(root->handle, &usage);
+	if (rc < 0)
+		return kvc_fail(rc, "%s: how full its device is cannot be told: %s", root->location,
+				strerror(-rc));
+	goal->device = usage.device;
+	goal->used = usage.total_bytes - usage.free_bytes;
+	goal->allowed = kvc_files_watermark(params->to_percent, &usage);
+	return 0;
+}
+
+/* Roots of one device share what has to go there. If it is more than they have, others have the
+ * space: all that there is would go in vain. */
+static void share_device(struct goal *goals, size_t count, size_t at)
+{
+	struct goal *goal = &goals[at];
+	const uint64_t wanted = less(goal->used, goal->allowed);
+	uint64_t own = 0;
+	bool is_first = true;
+
+	if (goal->most != UINT64_MAX)
+		return;
+	for (size_t i = 0; i < count; i++) {
+		if (goals[i].most != UINT64_MAX || goals[i].device != goal->device)
+			continue;
+		own += goals[i].own;
+		is_first &= i >= at;
+	}
+	if (wanted > own)
+		goal->vain = is_first ? wanted : 0;
+	else if (wanted)
+		goal->bytes = (uint64_t)((double)wanted * (double)goal->own / (double)own) + 1;
+	goal->bytes = goal->bytes < goal->own ? goal->bytes : goal->own;
+}
+
+static int clean_files(struct kvc_files *files, const struct goal *goal, bool dry,
 		       struct kvc_clean_report *report)
 {
 	struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
 	struct kvc_root *root = files->root;
-	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
 	struct kvc_evicted evicted = { 0 };
-	uint64_t own, bytes;
-	bool helps;
-	int rc;
+	uint64_t own;
+	int rc = kvc_cleaner_enter(cleaner, UINT64_MAX / 2);
 
-	if (kvc_usage_is_new(root->usage)) {
-		rc = kvc_walk_recount(root);
-		if (rc)
-			return rc;
-	}
-	rc = kvc_cleaner_enter(cleaner, UINT64_MAX / 2);
 	if (rc)
 		return rc;
-	kvc_usage_total(root->usage, &own, NULL);
-	bytes = target(files, params, own);
-	/* Others have the space: all that there is would go in vain. */
-	helps = bytes <= own || (params->flags & KVC_CLEAN_TO_BYTES);
-	if (bytes && helps && dry)
-		rc = dry_run(files, bytes, &evicted);
-	else if (bytes && helps)
-		rc = evict_bytes(files, bytes, &evicted);
+	if (goal->bytes && dry)
+		rc = dry_run(files, goal->bytes, &evicted);
+	else if (goal->bytes)
+		rc = evict_bytes(files, goal->bytes, &evicted);
 	kvc_cleaner_leave(cleaner);
 	kvc_usage_total(root->usage, &own, NULL);
 	report->groups += evicted.groups;
 	report->objects += evicted.objects;
 	report->bytes += evicted.bytes;
 	report->failed += evicted.failed;
-	report->missing_bytes += bytes > evicted.bytes ? bytes - evicted.bytes : 0;
+	/* Others may have stored more meanwhile. */
+	report->missing_bytes += dry || goal->most == UINT64_MAX ?
+					 less(goal->bytes, evicted.bytes) :
+					 less(own, goal->most);
 	report->pinned_bytes += kvc_pin_bytes(root);
-	report->left_bytes += dry && own >= evicted.bytes ? own - evicted.bytes : own;
+	report->left_bytes += dry ? less(own, evicted.bytes) : own;
 	return rc;
 }
 
@@ -177,14 +220,21 @@ static int check(const struct kvc_store *store, const struct kvc_clean_params *p
 int kvc_cleaner_clean(struct kvc_store *store, const struct kvc_clean_params *params,
 		      struct kvc_clean_report *out)
 {
+	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
 	struct kvc_clean_report report = { .size = out->size };
+	struct goal goals[KVC_ROOTS_MAX];
 	int rc = check(store, params, out);
 
+	for (size_t r = 0; r < store->root_count && !rc; r++)
+		rc = find_goal(store->roots[r], params, &goals[r]);
+	for (size_t r = 0; r < store->root_count && !rc; r++)
+		share_device(goals, store->root_count, r);
 	for (size_t r = 0; r < store->root_count && !rc; r++) {
 		struct kvc_root *root = store->roots[r];
 
-		rc = root->files ? clean_files(root->files, params, &report) :
-				   kvc_packed_clean(root, params, &report);
+		rc = root->files ? clean_files(root->files, &goals[r], dry, &report) :
+				   kvc_packed_clean(root, goals[r].bytes, dry, &report);
+		report.missing_bytes += goals[r].vain;
 	}
 	if (rc)
 		return rc;

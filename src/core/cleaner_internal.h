@@ -217,6 +217,10 @@ void kvc_cleaner_hash(uint32_t number, char out[3]);
 /* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go; -ETIMEDOUT. */
 int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns);
 
+/* Of roots on one device the one whose next group was used least lately; NULL: nothing can go. */
+struct kvc_files *kvc_cleaner_coldest(struct kvc_files *const *all, size_t count,
+				      uint64_t deadline_ns);
+
 /* Each group of one hash folder: fn gets what would be a victim, with its rank not set, and the
  * bytes of its objects when sizes is told. */
 typedef void (*kvc_cleaner_group_fn)(void *context, const struct kvc_group *victim, uint64_t bytes);

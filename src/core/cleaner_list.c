@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/folder.h"
+#include "core/pin.h"
 #include "core/store.h"
 #include "core/tenant.h"
 
@@ -19,7 +20,7 @@
 #define KEPT_EACH      2048u /* groups of a hash folder that are known, at most */
 #define FIRST_LOOKS    32u   /* objects for each group that goes, until all were seen once */
 #define LOOK_NS	       (UINT64_C(50) * 1000000) /* of a refill that has found something */
-#define MISCOUNT_SLACK 256u			/* objects */
+#define MISCOUNT_SLACK 16u			/* objects */
 #define INDEX_MANY     64u			/* namespaces; of fewer it is always new */
 #define INDEX_NS       UINT64_C(1000000000)	/* what is known of the folders is that old */
 
@@ -225,25 +226,44 @@ static int take_victims(struct kvc_look *look, struct kvc_pool *pool, struct gro
 	return rc;
 }
 
+/* Objects that are counted, but for those of pinned namespaces, which are not looked at. */
+static uint64_t count_of(const struct kvc_files *files, const struct kvc_look *look)
+{
+	const struct kvc_root *root = files->root;
+	const struct kvc_names *names = &look->index->names;
+	uint64_t objects, pinned;
+
+	kvc_usage_total(root->usage, NULL, &objects);
+	for (size_t i = 0; atomic_load(&root->pin_count) && i < names->count; i++) {
+		const uint64_t ns_hash = kvc_folder_ns_hash(names->names[i]);
+
+		if (kvc_pin_has(root, ns_hash) &&
+		    kvc_usage_namespace(root->usage, ns_hash, NULL, &pinned) == 0)
+			objects -= pinned < objects ? pinned : objects;
+	}
+	return objects;
+}
+
 /*
  * There is much less than is counted: others removed it, or the counts are damaged. Who would go on
- * by such a count would keep the root empty.
+ * by such a count would keep the root empty. What is less by an eighth is counted again beside all.
  */
 static void check_count(struct kvc_files *files, const struct kvc_look *look)
 {
 	uint64_t objects;
 
-	if (look->pool->ns_hash || atomic_load(&files->root->pin_count) ||
-	    kvc_usage_is_new(files->root->usage))
+	if (look->pool->ns_hash || kvc_usage_is_new(files->root->usage))
 		return;
-	kvc_usage_total(files->root->usage, NULL, &objects);
-	if (look->count + MISCOUNT_SLACK >= objects / 2)
+	objects = count_of(files, look);
+	if (look->count + MISCOUNT_SLACK >= objects - objects / 8)
 		return;
 	/* Not before folders that came just now are looked into. */
-	if (look->fresh)
+	if (!look->fresh)
+		files->index.made_ns = 0;
+	else if (look->count + MISCOUNT_SLACK < objects / 2)
 		atomic_store(&files->miscounted, true);
 	else
-		files->index.made_ns = 0;
+		kvc_usage_set_due(files->root->usage, true);
 }
 
 /*
@@ -324,6 +344,32 @@ int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t 
 	free(groups);
 	kvc_look_end(&look);
 	return rc;
+}
+
+struct kvc_files *kvc_cleaner_coldest(struct kvc_files *const *all, size_t count,
+				      uint64_t deadline_ns)
+{
+	const int64_t now_ns = kvc_wall_ns();
+	struct kvc_files *found = NULL;
+	int64_t earliest = INT64_MAX;
+
+	for (size_t i = 0; i < count; i++) {
+		struct kvc_pool *pool = &all[i]->pool;
+		const struct kvc_group *group = kvc_pool_first(pool);
+		int64_t time;
+
+		if (!group && kvc_cleaner_refill(all[i], pool, deadline_ns) == 0)
+			group = kvc_pool_first(pool);
+		if (!group)
+			continue;
+		time = all[i]->stamps ? kvc_stamps_time(all[i]->stamps, group->stamp, now_ns) :
+					(int64_t)(group->stamp >> 1);
+		if (!found || time < earliest) {
+			found = all[i];
+			earliest = time;
+		}
+	}
+	return found;
 }
 
 int kvc_cleaner_each(struct kvc_files *files, uint32_t hash, bool sizes, kvc_cleaner_group_fn fn,

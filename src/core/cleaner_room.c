@@ -294,6 +294,47 @@ static bool can_fit(const struct kvc_files *files, const struct kvc_usage *usage
 	return usage->free_bytes + own > files->root->min_free_bytes + bytes;
 }
 
+/* Those roots of the store that go by what is free on the same device, this one among them. */
+static size_t find_peers(struct kvc_files *files, uint64_t device, struct kvc_files **out)
+{
+	const struct kvc_store *store = files->root->store;
+	size_t count = 0;
+
+	for (size_t r = 0; r < store->root_count; r++) {
+		struct kvc_files *peer = store->roots[r]->files;
+		struct kvc_usage usage;
+
+		if (peer == files ||
+		    (peer && kvc_files_has_watermarks(peer) && kvc_files_has_watermarks(files) &&
+		     kvc_files_device(peer, &usage) && usage.device == device))
+			out[count++] = peer;
+	}
+	return count;
+}
+
+/* What is missing for a set of so many bytes. */
+static uint64_t missing_for(const struct kvc_files *files, const struct kvc_usage *usage,
+			    uint64_t bytes)
+{
+	const uint64_t wanted =
+		files->root->min_free_bytes ? files->root->min_free_bytes + pending(files) : 0;
+	const uint64_t soft = soft_room(files, usage);
+	const uint64_t of_free = usage->free_bytes < wanted ? wanted - usage->free_bytes : 0;
+	const uint64_t of_room = soft < bytes ? bytes - soft : 0;
+
+	return of_free > of_room ? of_free : of_room;
+}
+
+/* The next group of all roots on the device. */
+static int evict_coldest(struct kvc_files *files, struct kvc_files *const *peers, size_t count,
+			 uint64_t deadline_ns, struct kvc_evicted *out)
+{
+	struct kvc_files *coldest = count > 1 ? kvc_cleaner_coldest(peers, count, deadline_ns) :
+						files;
+
+	return coldest ? kvc_cleaner_evict(coldest, 0, deadline_ns, out) : -ENOENT;
+}
+
 bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t deadline_ns,
 			    uint64_t *out_room)
 {
@@ -311,11 +352,15 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 		can_fit(files, &usage, bytes);
 	if (tight && kvc_files_may_evict(files) && can_help(files, &usage) &&
 	    kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
+		struct kvc_files *peers[KVC_ROOTS_MAX];
+		const size_t count = find_peers(files, usage.device, peers);
+		const uint64_t most = missing_for(files, &usage, bytes) + 2 * bytes;
+
 		kvc_cleaner_kick(root->store);
 		/* File systems may free what was removed a little later. */
-		while (kvc_files_device(files, &usage) && evicted.bytes < 2 * bytes &&
+		while (kvc_files_device(files, &usage) && evicted.bytes < most &&
 		       (!has_min_free(files, &usage) || soft_room(files, &usage) < bytes))
-			if (kvc_cleaner_evict(files, 0, deadline_ns, &evicted))
+			if (evict_coldest(files, peers, count, deadline_ns, &evicted))
 				break;
 		kvc_cleaner_leave(cleaner);
 	}

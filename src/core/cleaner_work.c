@@ -125,35 +125,18 @@ static void tell(struct kvc_files *files, enum kvc_cleaner_told what, const stru
 			files->root->location);
 }
 
-/* The root whose next group was used least lately; NULL: nothing can go. */
-static struct kvc_files *coldest(const struct device *device)
+static struct kvc_files *coldest(struct device *device)
 {
-	const int64_t now_ns = kvc_wall_ns();
-	struct kvc_files *found = NULL;
-	int64_t earliest = INT64_MAX;
+	struct kvc_cleaner *cleaner = kvc_cleaner_of(device->files[0]);
+	struct kvc_files *files;
 
-	for (size_t i = 0; i < device->count; i++) {
-		struct kvc_files *files = device->files[i];
-		struct kvc_cleaner *cleaner = kvc_cleaner_of(files);
-		struct kvc_pool *pool = &files->pool;
-		const struct kvc_group *group;
-		int64_t time;
-		bool any;
-
-		if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
-			return NULL;
-		group = kvc_pool_first(pool);
-		if (!group && kvc_cleaner_refill(files, pool, UINT64_MAX) == 0)
-			group = kvc_pool_first(pool);
-		any = group;
-		time = any ? kvc_stamps_time(files->stamps, group->stamp, now_ns) : INT64_MAX;
-		kvc_cleaner_leave(cleaner);
-		if (any && (!found || time < earliest)) {
-			found = files;
-			earliest = time;
-		}
-	}
-	return found;
+	if (device->count == 1)
+		return device->files[0];
+	if (kvc_cleaner_enter(cleaner, UINT64_MAX / 2))
+		return NULL;
+	files = kvc_cleaner_coldest(device->files, device->count, UINT64_MAX);
+	kvc_cleaner_leave(cleaner);
+	return files;
 }
 
 /* Groups go until `enough` says so or as many bytes went as were to; a file system may show only
@@ -166,7 +149,7 @@ static uint64_t round_of(struct device *device, uint64_t bytes,
 	uint64_t burst_ns = kvc_now_ns();
 
 	while (evicted.bytes < bytes && kvc_now_ns() < end_ns) {
-		struct kvc_files *files = device->count > 1 ? coldest(device) : device->files[0];
+		struct kvc_files *files = coldest(device);
 
 		if (!files || !kvc_files_device(files, &device->usage) || enough(device) ||
 		    evict_one(files, &evicted))

@@ -19,9 +19,12 @@ static inline uint64_t kvc_now_ms(void)
 	return kvc_now_ns() / 1000000;
 }
 
-/* Of the wall clock: since the epoch, as the times of files are. */
+/* Of the wall clock: since the epoch, as the times of files are; as far as that goes, some hundred
+ * years. */
 static inline int64_t kvc_ns_of(const struct timespec *time)
 {
+	if (time->tv_sec < 0 || time->tv_sec > INT64_C(4000000000))
+		return time->tv_sec < 0 ? 0 : INT64_C(4000000000) * INT64_C(1000000000);
 	return (int64_t)time->tv_sec * INT64_C(1000000000) + time->tv_nsec;
 }
 

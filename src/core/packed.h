@@ -22,9 +22,11 @@ struct kvc_packed_arena;   /* the slots of one size of a namespace */
 struct kvc_packed_segment; /* a file of them */
 struct kvc_root;
 
-/* kvc_store_clean() of one root: adds to the report. */
-int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *params,
+/* kvc_store_clean() of one root: so many bytes, of segments; adds to the report. */
+int kvc_packed_clean(struct kvc_root *root, uint64_t excess, bool dry,
 		     struct kvc_clean_report *report);
+/* What its segments and files take. -EIO: its index cannot be had. */
+int kvc_packed_held(struct kvc_root *root, uint64_t *out);
 
 /* ---------------------------------------------------------------- the root */
 

@@ -23,46 +23,29 @@ static uint64_t less(uint64_t bytes, uint64_t what)
 	return bytes > what ? bytes - what : 0;
 }
 
-/* Bytes that have to go, of `own` ones. */
-static int target(struct kvc_root *root, const struct kvc_clean_params *params, uint64_t own,
-		  uint64_t *out)
+int kvc_packed_held(struct kvc_root *root, uint64_t *out)
 {
-	struct kvc_usage usage = { .size = sizeof(usage) };
-	const double part = params->to_percent / 100.0;
-	int rc;
+	struct kvc_packed *packed = kvc_root_packed(root, true);
+	uint64_t files_bytes;
 
-	if (params->flags & KVC_CLEAN_TO_BYTES) {
-		*out = less(own, params->to_bytes);
-		return 0;
-	}
-	if (root->capacity_bytes) {
-		*out = less(own, (uint64_t)((double)root->capacity_bytes * part));
-		return 0;
-	}
-	rc = root->backend->module->ops.usage(root->handle, &usage);
-	if (rc < 0)
-		return kvc_fail(rc, "%s: how full its device is cannot be told: %s", root->location,
-				strerror(-rc));
-	*out = less(usage.total_bytes - usage.free_bytes,
-		    (uint64_t)((double)usage.total_bytes * part));
+	if (!packed)
+		return kvc_fail(-EIO, "%s: its index cannot be had", root->location);
+	kvc_usage_total(root->usage, &files_bytes, NULL);
+	*out = allocated(packed) + files_bytes;
 	return 0;
 }
 
-int kvc_packed_clean(struct kvc_root *root, const struct kvc_clean_params *params,
+int kvc_packed_clean(struct kvc_root *root, uint64_t excess, bool dry,
 		     struct kvc_clean_report *report)
 {
-	const bool dry = params->flags & KVC_CLEAN_DRY_RUN;
 	struct kvc_packed *packed = kvc_root_packed(root, true);
-	uint64_t files_bytes, own, excess = 0, objects = 0, bytes = 0;
-	int rc;
+	uint64_t files_bytes, own, objects = 0, bytes = 0;
+	int rc = 0;
 
 	if (!packed)
 		return kvc_fail(-EIO, "%s: its index cannot be had", root->location);
 	kvc_usage_total(root->usage, &files_bytes, NULL);
 	own = allocated(packed);
-	rc = target(root, params, own + files_bytes, &excess);
-	if (rc)
-		return rc;
 	/* Files beside the segments stay. */
 	if (excess && own)
 		rc = kvc_packed_give_back(packed, less(own, excess), dry, &objects, &bytes);

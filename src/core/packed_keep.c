@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/pin.h"
 #include "core/store.h"
+#include "core/tenant.h"
 #include "core/usage.h"
 
 #include <errno.h>
@@ -113,22 +114,57 @@ static struct kvc_packed_segment *coldest_of(struct kvc_packed_arena *arena, uin
 	return coldest;
 }
 
-/* The coldest segment of all arenas but one (NULL: of all), if it was used before `limit`. */
+/* Whether the tenant of an arena has more segments than its share is, with so many bytes more. */
+static bool is_over(struct kvc_packed *packed, const struct kvc_packed_arena *arena, uint64_t more)
+{
+	const struct kvc_root *root = packed->root;
+	const uint64_t share = kvc_tenant_share(root, arena->ns_hash);
+	uint64_t held = 0;
+
+	if (share == UINT64_MAX)
+		return false;
+	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next)
+		if (a == arena || kvc_tenant_is_same(root, a->ns_hash, arena->ns_hash))
+			held += atomic_load(&a->record->present) * kvc_packed_segment_file_bytes(a);
+	/* A share that is less than a segment is one. */
+	return held > 0 && held + more > share;
+}
+
+/* Whose segments may go for one that `taker` takes (NULL: for the device). A tenant that has its
+ * share takes from itself. */
+static bool may_give(struct kvc_packed *packed, struct kvc_packed_arena *arena,
+		     struct kvc_packed_arena *taker, bool only_over)
+{
+	const struct kvc_root *root = packed->root;
+
+	if (arena == taker)
+		return false;
+	if (!root->tenants)
+		return true;
+	if (taker && is_over(packed, taker, kvc_packed_segment_file_bytes(taker)))
+		return kvc_tenant_is_same(root, arena->ns_hash, taker->ns_hash);
+	return !only_over || is_over(packed, arena, 0);
+}
+
+/* The coldest segment that may go for one of `taker`, if it was used before `limit`: of tenants
+ * that have more than their share, if any have. */
 static struct kvc_packed_segment *coldest_but(struct kvc_packed *packed,
-					      const struct kvc_packed_arena *but, uint64_t limit)
+					      struct kvc_packed_arena *taker, uint64_t limit)
 {
 	struct kvc_packed_segment *coldest = NULL;
 
-	for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
-		struct kvc_packed_segment *segment;
-		uint64_t latest;
+	for (int round = packed->root->tenants ? 0 : 1; round < 2 && !coldest; round++) {
+		for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
+			struct kvc_packed_segment *segment;
+			uint64_t latest;
 
-		if (a == but)
-			continue;
-		segment = coldest_of(a, limit, &latest);
-		if (segment) {
-			limit = latest;
-			coldest = segment;
+			if (!may_give(packed, a, taker, round == 0))
+				continue;
+			segment = coldest_of(a, limit, &latest);
+			if (segment) {
+				limit = latest;
+				coldest = segment;
+			}
 		}
 	}
 	return coldest;

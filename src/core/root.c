@@ -843,6 +843,8 @@ const char *kvc_root_limit_text(const struct kvc_root *root)
 {
 	if (root->tenants)
 		return "over capacity, under min_free, or over the tenant's share";
+	if (!root->capacity_bytes && !root->min_free_bytes)
+		return "the file system is fuller than the watermarks leave to the cache";
 	if (!root->min_free_bytes)
 		return "over capacity";
 	return root->capacity_bytes ? "over capacity, or under min_free" : "under min_free";

@@ -190,6 +190,14 @@ static uint64_t count_points(const struct stamps_file *file)
 	return count < POINTS ? count : POINTS;
 }
 
+/* A damaged file may have any time: what is none is no farther away than others can be. */
+static int64_t wall_of(const struct point *point)
+{
+	const int64_t wall_ns = LOAD(point->wall_ns);
+
+	return wall_ns < 0 ? 0 : wall_ns > INT64_MAX / 2 ? INT64_MAX / 2 : wall_ns;
+}
+
 /* When there are too many, every second one of those before the last few goes. */
 static void add_point(struct stamps_file *file, uint64_t clock, int64_t wall_ns)
 {
@@ -226,7 +234,7 @@ void kvc_stamps_mark(struct kvc_stamps *stamps, int64_t wall_ns, int64_t expecte
 		add_point(file, clock, wall_ns);
 		return;
 	}
-	last_ns = LOAD(file->points[count - 1].wall_ns);
+	last_ns = wall_of(&file->points[count - 1]);
 	if (jump_ns > JUMP_NS || jump_ns < -JUMP_NS) {
 		add_point(file, clock, expected_ns);
 		add_point(file, clock, wall_ns);
@@ -242,7 +250,7 @@ static void get_point(const struct kvc_stamps *stamps, uint64_t i, uint64_t coun
 	const struct point *point = &stamps->file->points[i < POINTS ? i : 0];
 
 	*clock = i < count ? LOAD(point->clock) : kvc_stamps_now(stamps);
-	*wall_ns = i < count ? LOAD(point->wall_ns) : wall_now_ns;
+	*wall_ns = i < count ? wall_of(point) : wall_now_ns;
 }
 
 static uint64_t steps_before(uint64_t clock, int64_t ns)
@@ -298,7 +306,8 @@ int64_t kvc_stamps_time(const struct kvc_stamps *stamps, uint64_t stamp, int64_t
 	get_point(stamps, 0, count, wall_now_ns, &from, &from_ns);
 	if (stamp >= from)
 		return from_ns;
-	return from_ns - (int64_t)((from - stamp) / KVC_STAMP_STEP) * STEP_NS;
+	from = (from - stamp) / KVC_STAMP_STEP;
+	return from < (uint64_t)(from_ns / STEP_NS) ? from_ns - (int64_t)from * STEP_NS : 0;
 }
 
 /* ---------------------------------------------------------------- entries */
@@ -410,7 +419,7 @@ void kvc_stamps_forget(struct kvc_stamps *stamps, uint64_t g)
 		STORE(entry->g, 0);
 }
 
-/* Nobody else uses either, and nothing is about to be written. */
+/* Nobody else uses either. What is about to be written is so by processes that were killed. */
 static void move_stamps(const void *from, uint64_t from_bytes, void *to, uint64_t to_bytes)
 {
 	const struct stamps_file *file = from;
@@ -426,6 +435,8 @@ static void move_stamps(const void *from, uint64_t from_bytes, void *to, uint64_
 		STORE(new.file->points[i].clock, LOAD(file->points[i].clock));
 		STORE(new.file->points[i].wall_ns, LOAD(file->points[i].wall_ns));
 	}
+	for (unsigned i = 0; i < KVC_STAMPS_SLOTS; i++)
+		STORE(new.file->pending[i], LOAD(file->pending[i]));
 	for (uint32_t b = 0; b < old.buckets; b++) {
 		const struct bucket *bucket = &file->buckets[b];
 

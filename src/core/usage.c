@@ -131,6 +131,11 @@ int kvc_usage_check(struct kvc_usage_map *usage)
 {
 	const int changed = kvc_sharedfile_check(usage->shared);
 
+	/* What was counted in the file that is gone is not in this one, nor in a scan of it. */
+	if (changed) {
+		atomic_store(&usage->file->scan, 0);
+		kvc_usage_mark_due(usage->file);
+	}
 	/* What was counted in memory before is in no file. */
 	if (changed == 2)
 		atomic_store_explicit(&usage->file->recounted, KVC_COUNTED_NOT,

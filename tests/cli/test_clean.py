@@ -181,9 +181,46 @@ class Clean(support.Case):
         self.assertIn('"objects": 1', done.text)
         self.assertTrue(lines[-1].startswith("1 object in 1 group"), lines[-1])
 
+    def test_slots_on_a_disk_that_others_have_filled(self):
+        self.need_mounts()
+        self.write("trace.jsonl", "".join(
+            f'{{"timestamp": {i}, "input_length": 512, "output_length": 1, "hash_ids": [{i}]}}\n'
+            for i in range(40)).encode())
+        done = support.in_mounts("""
+            mkdir disk; mount -t tmpfs -o size=64m none disk
+            set -- -D disk -s storage_layout=packed
+            $k "$@" replay "$work/trace.jsonl" --part-bytes 64K > /dev/null
+            head -c 25m /dev/zero > disk/others
+            $k "$@" clean --to 30%; $k "$@" clean --to 0
+            """, self.folder)
+        lines = done.text.splitlines()
+        self.assertIn("0 objects in 0 groups, 0 B, removed", lines[0])
+        self.assertIn("others have that: nothing was removed. --to SIZE", lines[1])
+        self.assertRegex(lines[2], "^[1-9][0-9]* objects in .*, removed; 0 B left")
+
+    def test_two_roots_on_one_file_system(self):
+        self.need_mounts()
+        done = support.in_mounts("""
+            mkdir disk; mount -t tmpfs -o size=64m none disk; head -c 1m /dev/zero > object
+            for i in $(seq 16); do
+                $k -D disk/a -s storage_layout=files put key$i object > /dev/null
+                $k -D disk/b -s storage_layout=files put key$i object > /dev/null
+            done
+            set -- -D disk/a,disk/b -s storage_layout=files
+            $k "$@" clean --to 25% --dry-run; $k "$@" clean --to 25%
+            ls disk/a/*/*/* | wc -l; ls disk/b/*/*/* | wc -l
+            """, self.folder)
+        lines = done.text.splitlines()
+        went = int(lines[0].split()[0])
+        self.assertIn(went, range(16, 21), done.text)
+        self.assertEqual(lines[0].replace("would be removed", "removed"), lines[1])
+        self.assertEqual(int(lines[2]) + int(lines[3]), 32 - went)
+        self.assertLessEqual(abs(int(lines[2]) - int(lines[3])), 1)
+
     def test_errors(self):
         self.check(self.k("clean"), USAGE, "--to is not given", "70%")
         self.check(self.k("clean", "--to", "101%"), USAGE, "--to", "100%")
+        self.check(self.k("clean", "--to", "70"), USAGE, "--to: '70': 70% or 70B?")
         self.check(self.k("clean", "--to", "half%"), USAGE, "--to", "half%")
         self.check(self.k("clean", "--to", "-1%"), USAGE, "--to")
         self.check(self.k("clean", "--to", "70%%"), USAGE, "--to", "70%%")

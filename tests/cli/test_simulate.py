@@ -242,8 +242,8 @@ class Simulate(support.Case):
         found = [(point["capacity"], point["capacity_pages"], point["capacity_bytes"])
                  for point in document["points"]]
         tenth = document["distinct_pages"] // 10
-        self.assertEqual(found, [("10%", tenth, tenth << 20), ("500", 500, 500 << 20),
-                                 ("1.0 GiB", 1024, 1 << 30)])
+        self.assertEqual(found, [("500", 500, 500 << 20), ("1.0 GiB", 1024, 1 << 30),
+                                 ("10%", tenth, tenth << 20)])
 
     def test_text(self):
         text = self.simulate(MOONCAKE, "--capacity", "10%,20%", "--policy", "lru,reference").text

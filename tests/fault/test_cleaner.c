@@ -6,6 +6,7 @@
 
 #include "core/cleaner_internal.h"
 #include "core/folder.h"
+#include "core/pin.h"
 #include "core/stats.h"
 #include "core/store.h"
 #include "core/usage.h"
@@ -533,6 +534,45 @@ static void test_the_age_of_the_oldest(void **state)
 		sleep_ms(20);
 	assert_in_range(atomic_load(&root->oldest_live_s), 7200, 7300);
 	fix_close(&fix);
+}
+
+/* Others remove what is there, while nobody runs: sets have room again, also beside a pin. */
+static void run_emptied(const char *name, bool pinned)
+{
+	struct setup setup = { .plugin = "posix",
+			       .settings = { "l3_cleaner_enabled=true", "capacity=4MiB" } };
+	const uint64_t until = now_ms() + WAIT_MS;
+	char path[PATH_BYTES];
+	struct fix fix, other;
+
+	setup.roots = folder_new(name);
+	fix_open(&fix, &setup, 256);
+	if (pinned) {
+		fix_open_model(&other, &setup, "pinned", 4, PAGE_BYTES);
+		assert_int_equal(run_range(&other, KVC_SET, 0, 4), 4);
+		assert_int_equal(kvc_pin_set(fix.store->roots[0], kvc_namespace_id(other.ns), true),
+				 0);
+		fix_close(&other);
+	}
+	assert_int_equal(run_range(&fix, KVC_SET, 0, 128), 128);
+	text_make(path, sizeof(path), "%s/%s", setup.roots, kvc_namespace_id(fix.ns));
+	fix_close(&fix);
+	folder_remove(path);
+	fix_open(&fix, &setup, 256);
+	/* The first ones may have to go for the next, until it is known. */
+	while ((run_range(&fix, KVC_SET, 128, 168) < 40 ||
+		run_range(&fix, KVC_GET, 128, 168) < 40) &&
+	       now_ms() < until)
+		sleep_ms(50);
+	assert_int_equal(run_range(&fix, KVC_GET, 128, 168), 40);
+	fix_close(&fix);
+}
+
+static void test_others_empty_the_root(void **state)
+{
+	(void)state;
+	run_emptied("emptied", false);
+	run_emptied("emptied-pinned", true);
 }
 
 /* ---------------------------------------------------------------- order */
@@ -1101,6 +1141,7 @@ int main(void)
 		cmocka_unit_test(test_files_of_others),
 		cmocka_unit_test(test_times_in_the_future),
 		cmocka_unit_test(test_the_age_of_the_oldest),
+		cmocka_unit_test(test_others_empty_the_root),
 		cmocka_unit_test(test_chains_go_from_their_end),
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_shares),

@@ -237,6 +237,33 @@ static void a_tenant_keeps_to_its_share(void **state)
 	fix_close(&fix);
 }
 
+/* A tenant with many namespaces, each of which takes segments, takes none of another's share. */
+static void a_tenant_takes_no_segments_of_others(void **state)
+{
+	const struct setting setting = { .more = "tenant_shares=red=25%,blue=75%" };
+	const char *root = folder_new("packed-order");
+	struct fix fix, blue, red;
+	char model[8];
+	size_t found;
+
+	(void)state;
+	fix_open(&fix, root, &setting);
+	fix_beside(&fix, "blue", "blue", &blue);
+	assert_int_equal(set_many(&blue, "keys", 2500), 2500);
+	for (int i = 0; i < 4; i++) {
+		text_make(model, sizeof(model), "red%d", i);
+		fix_beside(&fix, model, "red", &red);
+		assert_int_equal(set_many(&red, "keys", 2000), 2000);
+		found = get_many(&red, "keys", 2000);
+		(void)printf("%s: %zu\n", model, found);
+		assert_true(found > 200 && found <= 1024 + BATCH);
+		fix_end(&red);
+	}
+	assert_int_equal(get_many(&blue, "keys", 2500), 2500);
+	fix_end(&blue);
+	fix_close(&fix);
+}
+
 /* ---------------------------------------------------------------- whole groups */
 
 /* Pages of another size of the same keys; that of another namespace needs their segments. */
@@ -485,6 +512,7 @@ int main(void)
 		cmocka_unit_test(only_pinned_things),
 		cmocka_unit_test(more_pins_than_are_kept),
 		cmocka_unit_test(a_tenant_keeps_to_its_share),
+		cmocka_unit_test(a_tenant_takes_no_segments_of_others),
 		cmocka_unit_test(a_page_goes_with_all_its_parts),
 		cmocka_unit_test(what_was_just_stored_keeps_its_other_parts),
 		cmocka_unit_test(others_fill_the_disk),
