@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The index of a packed root as a whole: opening, batches, the keeper, closing. */
+#include "core/host.h"
 #include "core/packed_internal.h"
 
 #include "core/clock.h"
@@ -177,7 +178,7 @@ static int refuse_other_host(const struct kvc_packed *packed)
 	const uint64_t now = wall_s();
 	uint8_t machine[32];
 
-	kvc_packed_machine_id(machine);
+	kvc_host_machine_id(machine);
 	/* Its clock may be ahead of ours. */
 	if (memcmp(machine, packed->shm->machine_id, sizeof(machine)) == 0 ||
 	    (beat > now ? beat - now : now - beat) > FOREIGN_S)
@@ -286,7 +287,7 @@ static int begin_alone(struct kvc_packed *packed)
 	if (rc)
 		return rc;
 	packed->rebuilt = true;
-	kvc_packed_machine_id(packed->shm->machine_id);
+	kvc_host_machine_id(packed->shm->machine_id);
 	atomic_store(&packed->shm->heartbeat_s, wall_s());
 	return 0;
 }
@@ -781,7 +782,7 @@ int kvc_packed_open(struct kvc_root *root, struct kvc_packed **out)
 
 	if (!packed)
 		return kvc_fail(-ENOMEM, "%s: no memory for its index", root->location);
-	rc = kvc_packed_boot_id(packed->boot_id);
+	rc = kvc_host_boot_id(packed->boot_id);
 	if (!rc)
 		rc = open_files(packed);
 	if (!rc)

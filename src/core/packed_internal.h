@@ -549,10 +549,6 @@ void kvc_packed_entry_give(struct kvc_packed *packed);
 /* For a rebuild: nobody has any. -EBADMSG: the file is damaged. */
 int kvc_packed_intents_clear(struct kvc_packed *packed, uint32_t entry);
 
-/* Boot id of the kernel, machine id of the host. */
-int kvc_packed_boot_id(uint64_t out[2]);
-void kvc_packed_machine_id(uint8_t out[32]);
-
 /* ---------------------------------------------------------------- packed_rebuild.c */
 
 /*

@@ -5,6 +5,7 @@
  */
 #include "core/usage_internal.h"
 
+#include "core/host.h"
 #include "core/log.h"
 
 #include <errno.h>
@@ -25,6 +26,21 @@ static const struct kvc_mapfile_kind usage_kind = {
 
 /* ---------------------------------------------------------------- open, close, check */
 
+/* What was mapped when the power went may have reached the disk, or not: who comes first after a
+ * start of the system has it counted again. */
+static void check_boot(struct kvc_usage_file *file)
+{
+	const uint64_t one = atomic_load(&file->boot_id[0]), two = atomic_load(&file->boot_id[1]);
+	uint64_t boot_id[2];
+
+	if (kvc_host_boot_id(boot_id) || (one == boot_id[0] && two == boot_id[1]))
+		return;
+	if (one || two)
+		kvc_usage_mark_due(file);
+	atomic_store(&file->boot_id[0], boot_id[0]);
+	atomic_store(&file->boot_id[1], boot_id[1]);
+}
+
 int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 {
 	struct kvc_usage_map *usage = calloc(1, sizeof(*usage));
@@ -34,6 +50,7 @@ int kvc_usage_open(const char *path, mode_t mode, struct kvc_usage_map **out)
 		return kvc_fail(-ENOMEM, "no memory for the usage of a root");
 	}
 	usage->file = kvc_sharedfile_memory(usage->shared);
+	check_boot(usage->file);
 	*out = usage;
 	return 0;
 }
@@ -133,6 +150,7 @@ int kvc_usage_check(struct kvc_usage_map *usage)
 
 	/* What was counted in the file that is gone is not in this one, nor in a scan of it. */
 	if (changed) {
+		check_boot(usage->file);
 		atomic_store(&usage->file->scan, 0);
 		kvc_usage_mark_due(usage->file);
 	}

@@ -33,7 +33,8 @@ struct kvc_usage_file {
 	_Atomic uint64_t ended;	      /* recounts */
 	_Atomic uint64_t hurried;     /* that of them is waited for */
 	_Atomic uint64_t settled;     /* scans that are being settled, or were */
-	uint8_t spare[KVC_SHAREDFILE_HEADER - sizeof(struct kvc_usage_slot) - 5 * sizeof(uint64_t)];
+	_Atomic uint64_t boot_id[2];  /* of the kernel that counted last; 0, 0: not known */
+	uint8_t spare[KVC_SHAREDFILE_HEADER - sizeof(struct kvc_usage_slot) - 7 * sizeof(uint64_t)];
 	struct kvc_usage_slot slots[KVC_USAGE_SLOTS];
 };
 

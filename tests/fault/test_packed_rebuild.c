@@ -2,6 +2,8 @@
 /* core/packed_rebuild.c: a packed root after a reboot, and with damaged files. */
 #include "packed.h"
 
+#include "core/host.h"
+
 #include <sys/stat.h>
 
 #define CAPACITY "1MiB" /* segments of 16 slots */
@@ -137,7 +139,7 @@ static void check_rebuilt(struct opened *opened, uint64_t lost)
 	assert_int_equal(atomic_load(&packed->shm->segment_bytes),
 			 counts.slots / 16 * kvc_packed_segment_file_bytes(arena));
 	assert_true(atomic_load(&packed->shm->clock) > OBJECTS);
-	assert_int_equal(kvc_packed_boot_id(boot), 0);
+	assert_int_equal(kvc_host_boot_id(boot), 0);
 	assert_int_equal(atomic_load(&packed->shm->boot_id[0]), boot[0]);
 	assert_int_equal(atomic_load(&packed->shm->boot_id[1]), boot[1]);
 	for (uint32_t i = 0; i < KVC_PACKED_PROCESSES; i++)

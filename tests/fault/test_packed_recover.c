@@ -2,6 +2,8 @@
 /* core/packed_recover.c: what a process that is killed at any step leaves in a packed root. */
 #include "packed.h"
 
+#include "core/host.h"
+
 #include <fcntl.h>
 
 #define CAPACITY "1MiB" /* segments of 16 slots */
@@ -586,13 +588,13 @@ static void this_machine_is_known(void **state)
 	uint8_t machine[32], machine_again[32];
 
 	(void)state;
-	assert_int_equal(kvc_packed_boot_id(boot), 0);
-	assert_int_equal(kvc_packed_boot_id(again), 0);
+	assert_int_equal(kvc_host_boot_id(boot), 0);
+	assert_int_equal(kvc_host_boot_id(again), 0);
 	assert_memory_equal(boot, again, sizeof(boot));
 	assert_true(boot[0] != 0 && boot[1] != 0);
-	kvc_packed_machine_id(machine);
+	kvc_host_machine_id(machine);
 	memset(machine_again, 0xff, sizeof(machine_again));
-	kvc_packed_machine_id(machine_again);
+	kvc_host_machine_id(machine_again);
 	assert_memory_equal(machine, machine_again, sizeof(machine));
 }
 

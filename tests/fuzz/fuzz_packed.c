@@ -9,6 +9,7 @@
  * 16 * offset bytes, 0 removes it.
  */
 #include "core/crc.h"
+#include "core/host.h"
 #include "core/packed_walk.h"
 #include "fuzz/fuzz.h"
 #include "support/packed.h"
@@ -236,7 +237,7 @@ static void files_finish(uint8_t how)
 {
 	uint64_t boot_id[2];
 
-	must(kvc_packed_boot_id(boot_id) == 0);
+	must(kvc_host_boot_id(boot_id) == 0);
 	if (how & THIS_BOOT)
 		memcpy(files[SHM].data + HEADER, boot_id, sizeof(boot_id));
 	limit_segments();

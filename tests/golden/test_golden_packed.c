@@ -6,6 +6,7 @@
  */
 #include "connector/name.h"
 #include "core/crc.h"
+#include "core/host.h"
 #include "core/packed_walk.h"
 #include "golden.h"
 #include "support/packed.h"
@@ -37,7 +38,7 @@ static const char *golden_root(bool this_boot)
 	{
 		uint64_t boot_id[2];
 
-		assert_int_equal(kvc_packed_boot_id(boot_id), 0);
+		assert_int_equal(kvc_host_boot_id(boot_id), 0);
 		memcpy(shm + 128, boot_id, sizeof(boot_id));
 	}
 	file_write(path, shm, bytes);

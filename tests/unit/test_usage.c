@@ -868,6 +868,38 @@ static void test_confirm(void **state)
 	kvc_usage_close(other);
 }
 
+/* After a start of the system the counts are due, once. */
+static void test_another_boot(void **state)
+{
+	const struct kvc_usage_count count = { 5, 4096, 1 };
+	struct kvc_usage_map *usage = open_usage("boot");
+	uint64_t words[2];
+	int fd;
+
+	(void)state;
+	kvc_usage_add(usage, 5, 4096, 1);
+	(void)kvc_usage_recount(usage, &count, 1);
+	kvc_usage_close(usage);
+	usage = open_usage("boot");
+	assert_false(kvc_usage_is_due(usage));
+	kvc_usage_close(usage);
+	fd = open(in_folder("boot"), O_RDWR | O_CLOEXEC);
+	assert_int_equal(pread(fd, words, sizeof(words), 4168), sizeof(words));
+	assert_true(words[0] != 0 || words[1] != 0);
+	words[1] ^= 1;
+	assert_int_equal(pwrite(fd, words, sizeof(words), 4168), sizeof(words));
+	assert_int_equal(close(fd), 0);
+	usage = open_usage("boot");
+	assert_true(kvc_usage_is_due(usage));
+	assert_false(kvc_usage_is_new(usage));
+	check_namespace(usage, 5, 4096, 1);
+	(void)kvc_usage_recount(usage, &count, 1);
+	kvc_usage_close(usage);
+	usage = open_usage("boot");
+	assert_false(kvc_usage_is_due(usage));
+	kvc_usage_close(usage);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -894,6 +926,7 @@ int main(void)
 		USAGE_TEST(test_early_numbers),
 		USAGE_TEST(test_a_scan_settles_at_its_end),
 		USAGE_TEST(test_due_while_scanned),
+		USAGE_TEST(test_another_boot),
 		USAGE_TEST(test_a_folder_for_the_last_time),
 		USAGE_TEST(test_scans_beside_threads),
 		USAGE_TEST(test_confirm),
