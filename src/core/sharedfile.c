@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 
+#include <dirent.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +19,7 @@
 #define OPEN_ATTEMPTS 32
 #define OPEN_WAIT_NS  (5 * 1000 * 1000)
 #define SIZE_ATTEMPTS 16
+#define RANDOM	      ".XXXXXX" /* behind the name of a file that is being made */
 
 struct kvc_sharedfile {
 	struct kvc_mapfile_kind kind;
@@ -32,22 +34,71 @@ struct kvc_sharedfile {
 
 /* ---------------------------------------------------------------- the file */
 
-/* A whole new file beside the path; its name is the caller's to free. */
+/* -EAGAIN: somebody has another lock. */
+static int lock_file(int fd, short type)
+{
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
+
+	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
+		return 0;
+	return errno == EACCES ? -EAGAIN : -errno;
+}
+
+/* Whether a name is one of make_beside(). */
+static bool is_beside(const struct kvc_sharedfile *file, const char *name)
+{
+	const char *leaf = strrchr(file->path, '/') + 1;
+	const size_t bytes = strlen(leaf);
+
+	return strncmp(name, leaf, bytes) == 0 && name[bytes] == '.' &&
+	       strlen(name) == bytes + sizeof(RANDOM) - 1;
+}
+
+/* What others began and did not end, as they were killed: nobody has its lock. */
+static void remove_left_over(const struct kvc_sharedfile *file)
+{
+	const size_t bytes = (size_t)(strrchr(file->path, '/') - file->path);
+	char *folder = strndup(file->path, bytes);
+	DIR *dir = folder ? opendir(folder) : NULL;
+	const struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)) != NULL) {
+		int fd;
+
+		if (!is_beside(file, entry->d_name))
+			continue;
+		fd = openat(dirfd(dir), entry->d_name,
+			    O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		if (lock_file(fd, F_WRLCK) == 0)
+			(void)unlinkat(dirfd(dir), entry->d_name, 0);
+		(void)close(fd);
+	}
+	if (dir)
+		(void)closedir(dir);
+	free(folder);
+}
+
+/* A whole new file beside the path, locked while it is nobody else's; its name is the caller's to
+ * free. */
 static int make_beside(const struct kvc_sharedfile *file, char **out_name, int *out)
 {
-	const size_t name_bytes = strlen(file->path) + sizeof(".XXXXXX");
+	const size_t name_bytes = strlen(file->path) + sizeof(RANDOM);
 	uint8_t header[KVC_SHAREDFILE_HEADER] = { 0 };
 	char *name = malloc(name_bytes);
 	int fd, rc;
 
 	if (!name)
 		return -ENOMEM;
-	(void)snprintf(name, name_bytes, "%s.XXXXXX", file->path);
+	remove_left_over(file);
+	(void)snprintf(name, name_bytes, "%s" RANDOM, file->path);
 	fd = mkostemp(name, O_CLOEXEC);
 	if (fd < 0) {
 		rc = -errno;
 		goto free_name;
 	}
+	(void)lock_file(fd, F_WRLCK);
 	rc = kvc_mapfile_fill(fd, file->mode, &file->kind, header);
 	if (rc < 0)
 		goto remove;
@@ -66,8 +117,10 @@ free_name:
  * rename. */
 static int publish(const struct kvc_sharedfile *file, const char *name, bool replace)
 {
-	const int rc = (replace ? rename(name, file->path) : link(name, file->path)) ? -errno : 0;
+	int rc = (replace ? rename(name, file->path) : link(name, file->path)) ? -errno : 0;
 
+	/* Somebody took it for left over before it was locked. */
+	rc = rc == -ENOENT ? -EAGAIN : rc;
 	if (rc < 0 || !replace)
 		(void)unlink(name);
 	return rc;
@@ -104,16 +157,6 @@ static int check_file(const struct kvc_sharedfile *file, int fd, uint64_t *out_b
 		kind.file_bytes = le64toh(common.file_bytes);
 	*out_bytes = kind.file_bytes;
 	return kvc_mapfile_check(fd, &kind, header);
-}
-
-/* -EAGAIN: somebody has another lock. */
-static int lock_file(int fd, short type)
-{
-	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
-
-	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
-		return 0;
-	return errno == EACCES ? -EAGAIN : -errno;
 }
 
 static bool is_named(const struct kvc_sharedfile *file, int fd)

@@ -337,6 +337,29 @@ static void test_sizes_of_many_processes(void **state)
 	}
 }
 
+/* What a killed process began goes with the next that is made; what another one makes stays. */
+static void test_what_is_left_over(void **state)
+{
+	const struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	static const char *const names[] = { "left.Ab3dEf", "left.locked", "left.other-one",
+					     "leftabcdefg" };
+	int fds[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		fds[i] = open(in_folder(names[i]), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+		assert_true(fds[i] >= 0);
+	}
+	assert_int_equal(fcntl(fds[1], F_OFD_SETLK, &lock), 0);
+	kvc_stamps_close(open_stamps("left", 0));
+	assert_int_equal(access(in_folder(names[0]), F_OK), -1);
+	for (int i = 1; i < 4; i++)
+		assert_int_equal(access(in_folder(names[i]), F_OK), 0);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(close(fds[i]), 0);
+	assert_int_equal(access(in_folder("left"), F_OK), 0);
+}
+
 static void test_a_file_that_was_removed(void **state)
 {
 	struct kvc_stamps *stamps = open_stamps("removed", 0);
@@ -396,6 +419,7 @@ int main(void)
 						remove_folder),
 		cmocka_unit_test_setup_teardown(test_sizes_of_many_processes, make_folder,
 						remove_folder),
+		cmocka_unit_test_setup_teardown(test_what_is_left_over, make_folder, remove_folder),
 		cmocka_unit_test_setup_teardown(test_a_file_that_was_removed, make_folder,
 						remove_folder),
 		cmocka_unit_test_setup_teardown(test_threads, make_folder, remove_folder),
