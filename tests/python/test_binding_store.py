@@ -251,7 +251,8 @@ def test_space_by_namespace(one: Rig) -> None:
 
 
 def test_pin_and_clean(tmp_path: pathlib.Path) -> None:
-    config = {"storage_dirs": [str(tmp_path)], "storage_layout": "files"}
+    # Without a capacity nothing of a disk that others fill goes for a percentage.
+    config = {"storage_dirs": [str(tmp_path)], "storage_layout": "files", "capacity": "1GiB"}
     with kvcellar.Store(config) as store:
         kept = store.namespace("kept", identity="test")
         rest = store.namespace("rest", identity="test")
