@@ -86,7 +86,7 @@ static void fill(const char *folder, struct kvc_namespace *ns, struct kvc_store 
 	for (uint32_t h = 0; h < KVC_HASH_FOLDERS; h++) {
 		char hash[3];
 
-		kvc_cleaner_hash(h, hash);
+		kvc_route_folder(h, hash);
 		(void)snprintf(path, sizeof(path), "%s/%s/%s", folder, id, hash);
 		(void)mkdir(path, 0700);
 	}

@@ -2,6 +2,7 @@
 /* kvc_store_clean(): what the cleaner does, now and as far as somebody says. */
 #include "core/cleaner_internal.h"
 
+#include "core/bytes.h"
 #include "core/clock.h"
 #include "core/describe.h"
 #include "core/log.h"
@@ -98,11 +99,6 @@ struct goal {
 	uint64_t allowed;
 };
 
-static uint64_t less(uint64_t bytes, uint64_t what)
-{
-	return bytes > what ? bytes - what : 0;
-}
-
 static int find_goal(struct kvc_root *root, const struct kvc_clean_params *params,
 		     struct goal *goal)
 {
@@ -123,7 +119,7 @@ static int find_goal(struct kvc_root *root, const struct kvc_clean_params *param
 	else if (root->capacity_bytes)
 		goal->most = (uint64_t)((double)root->capacity_bytes * part);
 	if (goal->most != UINT64_MAX) {
-		goal->bytes = less(goal->own, goal->most);
+		goal->bytes = kvc_bytes_less(goal->own, goal->most);
 		return 0;
 	}
 	rc = root->backend->module->ops.usage(root->handle, &usage);
@@ -141,7 +137,7 @@ static int find_goal(struct kvc_root *root, const struct kvc_clean_params *param
 static void share_device(struct goal *goals, size_t count, size_t at)
 {
 	struct goal *goal = &goals[at];
-	const uint64_t wanted = less(goal->used, goal->allowed);
+	const uint64_t wanted = kvc_bytes_less(goal->used, goal->allowed);
 	uint64_t own = 0;
 	bool is_first = true;
 
@@ -183,10 +179,10 @@ static int clean_files(struct kvc_files *files, const struct goal *goal, bool dr
 	report->failed += evicted.failed;
 	/* Others may have stored more meanwhile. */
 	report->missing_bytes += dry || goal->most == UINT64_MAX ?
-					 less(goal->bytes, evicted.bytes) :
-					 less(own, goal->most);
+					 kvc_bytes_less(goal->bytes, evicted.bytes) :
+					 kvc_bytes_less(own, goal->most);
 	report->pinned_bytes += kvc_pin_bytes(root);
-	report->left_bytes += dry ? less(own, evicted.bytes) : own;
+	report->left_bytes += dry ? kvc_bytes_less(own, evicted.bytes) : own;
 	return rc;
 }
 

@@ -212,7 +212,6 @@ int kvc_cleaner_open_folder(const struct kvc_files *files, const char *folder, c
 
 /* The namespaces of a root, or the one that has no name. */
 int kvc_cleaner_folders(const struct kvc_files *files, struct kvc_names *out);
-void kvc_cleaner_hash(uint32_t number, char out[3]);
 
 /* Looks at more folders until there are victims. 0, or -ENOENT: nothing can go; -ETIMEDOUT. */
 int kvc_cleaner_refill(struct kvc_files *files, struct kvc_pool *pool, uint64_t deadline_ns);

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/folder.h"
 #include "core/pin.h"
+#include "core/route.h"
 #include "core/store.h"
 #include "core/tenant.h"
 
@@ -108,7 +109,7 @@ static struct kvc_group *make_victim(const struct kvc_look *look, const struct g
 				      .noted = first->noted,
 				      .over = group->over,
 				      .count = group->count };
-	kvc_cleaner_hash(first->hash, victim->hash);
+	kvc_route_folder(first->hash, victim->hash);
 	memcpy(victim->folder, folder, folder_bytes);
 	to = victim->folder + folder_bytes;
 	for (uint32_t i = 0; i < group->count; i++) {
@@ -362,8 +363,7 @@ struct kvc_files *kvc_cleaner_coldest(struct kvc_files *const *all, size_t count
 			group = kvc_pool_first(pool);
 		if (!group)
 			continue;
-		time = all[i]->stamps ? kvc_stamps_time(all[i]->stamps, group->stamp, now_ns) :
-					(int64_t)(group->stamp >> 1);
+		time = kvc_stamps_time(all[i]->stamps, group->stamp, now_ns);
 		if (!found || time < earliest) {
 			found = all[i];
 			earliest = time;

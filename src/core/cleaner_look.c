@@ -6,6 +6,7 @@
 #include "core/format.h"
 #include "core/hash.h"
 #include "core/pin.h"
+#include "core/route.h"
 #include "core/tenant.h"
 #include "core/trailer.h"
 
@@ -16,15 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char digits[] = "0123456789abcdef";
-
-void kvc_cleaner_hash(uint32_t number, char out[3])
-{
-	out[0] = digits[number >> 4 & 15];
-	out[1] = digits[number & 15];
-	out[2] = '\0';
-}
 
 int kvc_cleaner_open_space(const struct kvc_files *files, const char *folder)
 {
@@ -217,7 +209,7 @@ static int look_into(struct kvc_look *look, uint32_t folder, uint32_t hash)
 	int fd, rc = 0;
 	DIR *dir;
 
-	kvc_cleaner_hash(hash, text);
+	kvc_route_folder(hash, text);
 	fd = kvc_cleaner_open_folder(look->files, look->index->names.names[folder], text);
 	if (fd < 0)
 		return kvc_cleaner_is_short(-fd) ? fd : 0;

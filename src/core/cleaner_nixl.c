@@ -64,7 +64,7 @@ int kvc_nixl_learn_all(struct kvc_files *files)
 		return rules ? 0 : -ENOENT;
 	for (size_t r = 0; r < store->root_count; r++) {
 		for (uint32_t h = 0; h < KVC_HASH_FOLDERS && store->roots[r]->files; h++) {
-			kvc_cleaner_hash(h, hash);
+			kvc_route_folder(h, hash);
 			learn_folder(store->roots[r]->files, rules, hash);
 			if (kvc_cleaner_is_stopped(cleaner))
 				return -ECANCELED;

@@ -214,19 +214,31 @@ bool kvc_files_has_watermarks(const struct kvc_files *files)
 	return files->root->capacity_bytes == 0 && kvc_files_may_evict(files);
 }
 
-uint64_t kvc_files_own_on(const struct kvc_store *store, uint64_t device)
+/* Of the store, on the device. */
+static size_t with_watermarks_on(const struct kvc_store *store, uint64_t device,
+				 struct kvc_files **out)
 {
-	uint64_t sum = 0;
+	size_t count = 0;
 
 	for (size_t r = 0; r < store->root_count; r++) {
 		struct kvc_files *files = store->roots[r]->files;
 		struct kvc_usage usage;
-		uint64_t bytes;
 
-		if (!files || !kvc_files_has_watermarks(files) ||
-		    !kvc_files_device(files, &usage) || usage.device != device)
-			continue;
-		kvc_usage_total(store->roots[r]->usage, &bytes, NULL);
+		if (files && kvc_files_has_watermarks(files) && kvc_files_device(files, &usage) &&
+		    usage.device == device)
+			out[count++] = files;
+	}
+	return count;
+}
+
+uint64_t kvc_files_own_on(const struct kvc_store *store, uint64_t device)
+{
+	struct kvc_files *all[KVC_ROOTS_MAX];
+	const size_t count = with_watermarks_on(store, device, all);
+	uint64_t sum = 0, bytes;
+
+	for (size_t i = 0; i < count; i++) {
+		kvc_usage_total(all[i]->root->usage, &bytes, NULL);
 		sum += bytes;
 	}
 	return sum;
@@ -294,24 +306,6 @@ static bool can_fit(const struct kvc_files *files, const struct kvc_usage *usage
 	return usage->free_bytes + own > files->root->min_free_bytes + bytes;
 }
 
-/* Those roots of the store that go by what is free on the same device, this one among them. */
-static size_t find_peers(struct kvc_files *files, uint64_t device, struct kvc_files **out)
-{
-	const struct kvc_store *store = files->root->store;
-	size_t count = 0;
-
-	for (size_t r = 0; r < store->root_count; r++) {
-		struct kvc_files *peer = store->roots[r]->files;
-		struct kvc_usage usage;
-
-		if (peer == files ||
-		    (peer && kvc_files_has_watermarks(peer) && kvc_files_has_watermarks(files) &&
-		     kvc_files_device(peer, &usage) && usage.device == device))
-			out[count++] = peer;
-	}
-	return count;
-}
-
 /* What is missing for a set of so many bytes. */
 static uint64_t missing_for(const struct kvc_files *files, const struct kvc_usage *usage,
 			    uint64_t bytes)
@@ -353,7 +347,9 @@ bool kvc_files_admit_device(struct kvc_root *root, uint64_t bytes, uint64_t dead
 	if (tight && kvc_files_may_evict(files) && can_help(files, &usage) &&
 	    kvc_cleaner_enter(cleaner, deadline_ns) == 0) {
 		struct kvc_files *peers[KVC_ROOTS_MAX];
-		const size_t count = find_peers(files, usage.device, peers);
+		const size_t count = kvc_files_has_watermarks(files) ?
+					     with_watermarks_on(root->store, usage.device, peers) :
+					     0;
 		const uint64_t most = missing_for(files, &usage, bytes) + 2 * bytes;
 
 		kvc_cleaner_kick(root->store);

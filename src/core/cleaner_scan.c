@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/folder.h"
 #include "core/log.h"
+#include "core/route.h"
 #include "core/stats.h"
 #include "core/store.h"
 
@@ -173,7 +174,7 @@ static int count_folder(struct kvc_files *files)
 	DIR *dir;
 	int fd;
 
-	kvc_cleaner_hash(scan->hash, hash);
+	kvc_route_folder(scan->hash, hash);
 	fd = open_folder(scan, folder, hash);
 	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
 		return 0;

@@ -2,6 +2,7 @@
 /* kvc_store_clean() of a packed root. */
 #include "core/packed.h"
 
+#include "core/bytes.h"
 #include "core/log.h"
 #include "core/pin.h"
 #include "core/root.h"
@@ -16,11 +17,6 @@ static uint64_t allocated(struct kvc_packed *packed)
 
 	kvc_packed_health(packed, &health);
 	return health.segment_bytes;
-}
-
-static uint64_t less(uint64_t bytes, uint64_t what)
-{
-	return bytes > what ? bytes - what : 0;
 }
 
 int kvc_packed_held(struct kvc_root *root, uint64_t *out)
@@ -48,13 +44,14 @@ int kvc_packed_clean(struct kvc_root *root, uint64_t excess, bool dry,
 	own = allocated(packed);
 	/* Files beside the segments stay. */
 	if (excess && own)
-		rc = kvc_packed_give_back(packed, less(own, excess), dry, &objects, &bytes);
+		rc = kvc_packed_give_back(packed, kvc_bytes_less(own, excess), dry, &objects,
+					  &bytes);
 	report->groups += objects;
 	report->objects += objects;
 	report->bytes += bytes;
 	/* A process that works may have taken a new segment meanwhile. */
-	report->left_bytes += files_bytes + (dry ? less(own, bytes) : allocated(packed));
-	report->missing_bytes += less(excess, bytes);
+	report->left_bytes += files_bytes + (dry ? kvc_bytes_less(own, bytes) : allocated(packed));
+	report->missing_bytes += kvc_bytes_less(excess, bytes);
 	report->pinned_bytes += kvc_pin_bytes(root);
 	/* What is being written goes another time. */
 	return rc == 0 || rc == -EBUSY ? 0 :

@@ -130,35 +130,24 @@ static bool is_over(struct kvc_packed *packed, const struct kvc_packed_arena *ar
 	return held > 0 && held + more > share;
 }
 
-/* Whose segments may go for one that `taker` takes (NULL: for the device). A tenant that has its
- * share takes from itself. */
-static bool may_give(struct kvc_packed *packed, struct kvc_packed_arena *arena,
-		     struct kvc_packed_arena *taker, bool only_over)
-{
-	const struct kvc_root *root = packed->root;
-
-	if (arena == taker)
-		return false;
-	if (!root->tenants)
-		return true;
-	if (taker && is_over(packed, taker, kvc_packed_segment_file_bytes(taker)))
-		return kvc_tenant_is_same(root, arena->ns_hash, taker->ns_hash);
-	return !only_over || is_over(packed, arena, 0);
-}
-
-/* The coldest segment that may go for one of `taker`, if it was used before `limit`: of tenants
- * that have more than their share, if any have. */
+/* The coldest segment that may go for one of `taker` (NULL: for the device), if it was used before
+ * `limit`. A tenant that has its share takes from itself, others from tenants that have more than
+ * theirs, if any have. */
 static struct kvc_packed_segment *coldest_but(struct kvc_packed *packed,
 					      struct kvc_packed_arena *taker, uint64_t limit)
 {
+	const struct kvc_root *root = packed->root;
+	const bool from_itself = taker &&
+				 is_over(packed, taker, kvc_packed_segment_file_bytes(taker));
 	struct kvc_packed_segment *coldest = NULL;
 
-	for (int round = packed->root->tenants ? 0 : 1; round < 2 && !coldest; round++) {
+	for (int round = root->tenants && !from_itself ? 0 : 1; round < 2 && !coldest; round++) {
 		for (struct kvc_packed_arena *a = atomic_load(&packed->arenas); a; a = a->next) {
 			struct kvc_packed_segment *segment;
 			uint64_t latest;
 
-			if (!may_give(packed, a, taker, round == 0))
+			if (a == taker || (round == 0 && !is_over(packed, a, 0)) ||
+			    (from_itself && !kvc_tenant_is_same(root, a->ns_hash, taker->ns_hash)))
 				continue;
 			segment = coldest_of(a, limit, &latest);
 			if (segment) {
