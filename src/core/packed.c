@@ -747,6 +747,7 @@ static struct kvc_packed *packed_new(struct kvc_root *root)
 	packed->shm_map.fd = packed->intents_map.fd = -1;
 	atomic_store(&packed->random, kvc_now_ns());
 	atomic_store(&packed->generation, UINT64_MAX);
+	(void)pthread_mutex_init(&packed->take_lock, NULL);
 	(void)pthread_mutex_init(&packed->arena_lock, NULL);
 	(void)pthread_mutex_init(&packed->changes_lock, NULL);
 	(void)pthread_cond_init(&packed->changes_ended, NULL);
@@ -770,6 +771,7 @@ static void packed_free(struct kvc_packed *packed)
 	(void)pthread_mutex_destroy(&packed->dropped_lock);
 	(void)pthread_cond_destroy(&packed->changes_ended);
 	(void)pthread_mutex_destroy(&packed->changes_lock);
+	(void)pthread_mutex_destroy(&packed->take_lock);
 	(void)pthread_mutex_destroy(&packed->arena_lock);
 	free(packed);
 }

@@ -105,6 +105,9 @@ struct kvc_packed {
 	atomic_bool broken;  /* a page of shm, or of another map that is not a segment's */
 	atomic_bool damaged; /* a file of a segment or table is not what it should be */
 
+	/* One thread at a time takes segments from other arenas: what each tenant holds changes
+	 * twice by it. Taken after a room_lock, before that of changes. */
+	pthread_mutex_t take_lock;
 	pthread_mutex_t arena_lock; /* of the list; records are made while changing */
 	_Atomic(struct kvc_packed_arena *) arenas;
 	/* Beside KVC_PACKED_LOCK_CHANGES, which threads share. */

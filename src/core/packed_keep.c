@@ -188,12 +188,10 @@ static bool could_fit(struct kvc_packed_arena *arena)
 	return kvc_packed_may_add(arena->packed, kvc_packed_segment_file_bytes(arena), true);
 }
 
-int kvc_packed_steal(struct kvc_packed_arena *arena)
+/* With the lock of taking. */
+static int steal(struct kvc_packed_arena *arena)
 {
 	struct kvc_packed *packed = arena->packed;
-
-	if (!could_fit(arena))
-		return -ENOSPC;
 
 	/* Until there is room: segments of other arenas may be smaller. */
 	for (int attempt = 0; attempt < 64; attempt++) {
@@ -216,6 +214,19 @@ int kvc_packed_steal(struct kvc_packed_arena *arena)
 			return rc;
 	}
 	return -ENOSPC;
+}
+
+int kvc_packed_steal(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed *packed = arena->packed;
+	int rc;
+
+	if (!could_fit(arena))
+		return -ENOSPC;
+	pthread_mutex_lock(&packed->take_lock);
+	rc = steal(arena);
+	pthread_mutex_unlock(&packed->take_lock);
+	return rc;
 }
 
 /* ---------------------------------------------------------------- giving back */
@@ -323,55 +334,84 @@ int kvc_packed_give_back(struct kvc_packed *packed, uint64_t to_bytes, bool dry_
 
 /* ---------------------------------------------------------------- keeping */
 
-/* Whether it is time to look what other arenas hold; there may be none. When nothing colder was
- * found, it is not for a while. */
+/* Whether other arenas hold something, and it would help. */
 static bool may_take(struct kvc_packed_arena *arena)
 {
-	const uint64_t now_ns = kvc_now_ns();
 	bool others = false;
 
-	if (now_ns < atomic_load_explicit(&arena->colder_after_ns, memory_order_relaxed))
-		return false;
-	atomic_store_explicit(&arena->colder_after_ns, now_ns + COLDER_NS, memory_order_relaxed);
 	for (struct kvc_packed_arena *a = atomic_load(&arena->packed->arenas); a; a = a->next)
 		others |= a != arena && atomic_load(&a->record->present) > 0;
 	return others && could_fit(arena);
 }
 
-/* A segment of an arena whose groups are colder than everything that this one, which has to evict,
- * holds. */
-bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
+/* The earliest use of what an arena holds, as far as some slots tell; UINT64_MAX: it has none. */
+static uint64_t oldest_of(struct kvc_packed_arena *arena)
 {
 	const uint32_t segments = atomic_load(&arena->record->segments), step = step_of(arena);
 	uint64_t oldest = UINT64_MAX;
-	struct kvc_packed_segment *segment;
-	int rc;
 
-	if (!may_take(arena))
-		return false;
 	for (uint32_t n = first_of(arena); n <= segments; n += step) {
+		struct kvc_packed_segment *segment = kvc_packed_segment(arena, n);
 		uint64_t latest, earliest;
 
-		segment = kvc_packed_segment(arena, n);
 		if (!segment)
 			continue;
 		segment_age(segment, &latest, &earliest);
 		oldest = earliest < oldest ? earliest : oldest;
 	}
-	if (oldest == UINT64_MAX)
-		return false;
-	segment = coldest_but(arena->packed, arena, oldest);
+	return oldest;
+}
+
+/* With the lock of taking. */
+static int take_coldest(struct kvc_packed_arena *arena)
+{
+	const uint64_t oldest = may_take(arena) ? oldest_of(arena) : UINT64_MAX;
+	struct kvc_packed_segment *segment = NULL;
+	int rc;
+
+	if (oldest != UINT64_MAX)
+		segment = coldest_but(arena->packed, arena, oldest);
 	if (!segment)
-		return false;
+		return -ENOENT;
 	rc = kvc_packed_segment_retire(segment);
-	if (rc == -ETIMEDOUT)
-		atomic_store_explicit(&arena->colder_after_ns, kvc_now_ns() + KVC_PACKED_STUCK_NS,
+	return rc ? rc : kvc_packed_segment_add(arena);
+}
+
+static bool is_too_early(struct kvc_packed_arena *arena)
+{
+	return kvc_now_ns() < atomic_load_explicit(&arena->colder_after_ns, memory_order_relaxed);
+}
+
+/* With the lock of taking. When nothing was found, it is not looked for again for a while. */
+static bool take_colder(struct kvc_packed_arena *arena)
+{
+	const int rc = take_coldest(arena);
+
+	if (rc == 0)
+		atomic_fetch_add(&arena->rooms_found, 1);
+	else
+		atomic_store_explicit(&arena->colder_after_ns,
+				      kvc_now_ns() +
+					      (rc == -ETIMEDOUT ? KVC_PACKED_STUCK_NS : COLDER_NS),
 				      memory_order_relaxed);
-	if (rc || kvc_packed_segment_add(arena))
+	return rc == 0;
+}
+
+/* A segment of an arena whose groups are colder than everything that this one, which has to evict,
+ * holds. Others wait for the one that takes it: what they would evict here is less cold. */
+bool kvc_packed_take_colder(struct kvc_packed_arena *arena)
+{
+	struct kvc_packed *packed = arena->packed;
+	const unsigned seen = atomic_load(&arena->rooms_found);
+	bool taken;
+
+	if (is_too_early(arena))
 		return false;
-	/* There may be more where this one came from. */
-	atomic_store_explicit(&arena->colder_after_ns, 0, memory_order_relaxed);
-	return true;
+	pthread_mutex_lock(&packed->take_lock);
+	taken = atomic_load(&arena->rooms_found) != seen ||
+		(!is_too_early(arena) && take_colder(arena));
+	pthread_mutex_unlock(&packed->take_lock);
+	return taken;
 }
 
 void kvc_packed_arena_keep(struct kvc_packed_arena *arena)

@@ -8,7 +8,8 @@ import re
 import support
 from support import CONFIG, DONE, environment, run
 
-support.FULL_DISK.clear()  # nothing is stored here, and it is about where values come from
+OTHERS = dict(support.FULL_DISK)
+support.FULL_DISK.clear()  # this is about where values come from; what is stored gets OTHERS
 
 
 class Config(support.Case):
@@ -51,7 +52,7 @@ class Config(support.Case):
         off = ["-s", "l3_cleaner_enabled=false"]
         self.assertEqual(run("config", "check").text, "ok\n")
         self.assertEqual(run(*files, "config", "check").text, "ok\n")
-        self.k(*files, "put", "a", stdin=b"x")
+        self.check(self.k(*files, "put", "a", stdin=b"x", env=environment(**OTHERS)), DONE)
         self.assertIn("cleaner        enabled; roots of files are cleaned\n", self.k("info").text)
         self.assertIn("cleaner        off; nothing is removed from roots of files\n",
                       self.k(*off, "info").text)
@@ -128,7 +129,8 @@ class Config(support.Case):
         self.assertEqual({name: one["value"] for name, one in given.items()},
                          {name: one["value"] for name, one in without.items()})
         self.assertNotEqual(given["io_engines"]["origin"], "default")
-        self.check(self.k("-c", path, "-D", self.root, "put", "key", stdin=b"x"), DONE)
+        others = ["-s", "l3_cleaner_high_watermark=99.9"]
+        self.check(self.k("-c", path, *others, "put", "key", stdin=b"x"), DONE)
 
     def test_lists_as_texts(self):
         folders = [self.path("s"), self.path("h")]
