@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the package for tests that are run by hand; scripts/check names it in PYTHONPATH.
+"""Finds the package for tests that are run by hand; scripts/check names it in PYTHONPATH. Stores get a
+watermark: a disk that others have filled is no defect.
 
 One that is installed or in PYTHONPATH is taken; else that of the build folder KVC_BUILD_DIR, by
 default build/release, for the processes that the tests start as well. tests/wheel installs its own.
@@ -26,3 +27,4 @@ def find_package() -> None:
 
 
 find_package()
+os.environ.setdefault("KVCELLAR_L3_CLEANER_HIGH_WATERMARK", "99.9")

@@ -21,15 +21,16 @@
 #define RETIRED_REMOVED	 KVC_PACKED_RETIRED_REMOVED
 #define BUSY_MAX	 4 /* segments that are to go and wait for their last users */
 #define AGE_SAMPLES	 32u
+#define GROUP_SAMPLES	 2048u /* what hangs on a segment may be few pages of it */
 #define SEGMENTS_AT_ONCE 128u
 #define COLDER_NS	 (UINT64_C(50) * 1000000) /* between two looks for colder ones */
 
 /* ---------------------------------------------------------------- between arenas */
 
-/* One of AGE_SAMPLES slots that are looked at: all, where these are not more. */
-static uint32_t sample(const struct kvc_packed_segment *segment, unsigned i)
+/* One of `samples` slots that are looked at: all, where these are not more. */
+static uint32_t sample(const struct kvc_packed_segment *segment, unsigned samples, unsigned i)
 {
-	return segment->slots <= AGE_SAMPLES ?
+	return segment->slots <= samples ?
 		       i % segment->slots :
 		       (uint32_t)(kvc_packed_random(segment->arena->packed) % segment->slots);
 }
@@ -41,7 +42,7 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
 	*latest = 0;
 	*earliest = UINT64_MAX;
 	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
-		const uint32_t s = sample(segment, i);
+		const uint32_t s = sample(segment, AGE_SAMPLES, i);
 		uint64_t stamp;
 
 		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
@@ -56,13 +57,14 @@ static void segment_age(struct kvc_packed_segment *segment, uint64_t *latest, ui
  * was not used before that. */
 static uint64_t groups_used(struct kvc_packed_segment *segment, uint64_t limit)
 {
+	const uint32_t count = segment->slots < GROUP_SAMPLES ? segment->slots : GROUP_SAMPLES;
 	uint64_t latest = 0;
 
-	for (unsigned i = 0; i < AGE_SAMPLES && latest < limit; i++) {
+	for (uint32_t i = 0; i < count && latest < limit; i++) {
 		struct kvc_packed_fields fields;
 		uint64_t used;
 
-		if (!kvc_packed_read(&segment->headers[sample(segment, i)], &fields))
+		if (!kvc_packed_read(&segment->headers[sample(segment, GROUP_SAMPLES, i)], &fields))
 			continue;
 		used = kvc_packed_group_used(segment->arena, fields.g);
 		latest = used > latest ? used : latest;
@@ -250,7 +252,7 @@ static uint64_t mean_use(struct kvc_packed_segment *segment)
 	uint64_t sum = 0, count = 0;
 
 	for (unsigned i = 0; i < AGE_SAMPLES; i++) {
-		const uint32_t s = sample(segment, i);
+		const uint32_t s = sample(segment, AGE_SAMPLES, i);
 
 		if (kvc_packed_st(atomic_load(&segment->headers[s].state)) != KVC_PACKED_LIVE)
 			continue;
