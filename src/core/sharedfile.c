@@ -16,9 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_ATTEMPTS 32
+#define OPEN_ATTEMPTS 600
 #define OPEN_WAIT_NS  (5 * 1000 * 1000)
-#define SIZE_ATTEMPTS 16
+#define SIZE_ATTEMPTS 200
+#define SIZE_WAIT_NS  (1 * 1000 * 1000)
 #define RANDOM	      ".XXXXXX" /* behind the name of a file that is being made */
 
 struct kvc_sharedfile {
@@ -328,6 +329,7 @@ int kvc_sharedfile_open(const struct kvc_mapfile_kind *kind,
 			const struct kvc_sharedfile_sizes *sizes, const char *path, mode_t mode,
 			struct kvc_sharedfile **out)
 {
+	static const struct timespec wait = { .tv_nsec = SIZE_WAIT_NS };
 	const size_t path_bytes = path ? strlen(path) + 1 : 1;
 	struct kvc_sharedfile *file = calloc(1, sizeof(*file) + path_bytes);
 	int rc;
@@ -350,8 +352,10 @@ int kvc_sharedfile_open(const struct kvc_mapfile_kind *kind,
 		rc = map_file(file);
 		if (rc != -EMSGSIZE || i + 1 == SIZE_ATTEMPTS)
 			break;
-		/* Somebody made it anew meanwhile. */
+		/* Somebody made it anew meanwhile: whoever wants another size may do so as long as
+		 * nobody has it open. */
 		kvc_mapfile_unmap(&file->kind, &file->mapping);
+		(void)nanosleep(&wait, NULL);
 	}
 	if (rc == -ENOMEM) {
 		kvc_sharedfile_close(file);
